@@ -1,0 +1,115 @@
+"""The prepared store: what it holds and how it is opened. docs/store.md is its specification.
+
+A store is a Zarr v3 group with two arrays, `input` and `target`, both [sample, x, y, channel] in float32. A chunk is one
+sample; a shard holds many, so that the number of files stays small. The group's attribute `geomano` is the StoreCard.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from geomano_hpc.errors import DataError
+
+FORMAT = 1
+ARRAYS = ("input", "target")
+AXES = ("sample", "x", "y", "channel")
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """value -> (value - mean) / std, one scalar each over the training split."""
+
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class StoreCard:
+    """What a store says of itself."""
+
+    problem: str
+    task: str
+    train_samples: int
+    test_samples: int
+    normalisers: dict[str, Normaliser]
+    provenance: dict[str, Any]
+    format: int = FORMAT
+
+    def split(self, name: str) -> slice:
+        """Training samples come first, test samples follow."""
+        if name == "train":
+            return slice(0, self.train_samples)
+        assert name == "test"
+        return slice(self.train_samples, self.train_samples + self.test_samples)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "StoreCard":
+        normalisers = {name: Normaliser(**values) for name, values in content["normalisers"].items()}
+        return StoreCard(**{**content, "normalisers": normalisers})
+
+
+@dataclass(frozen=True)
+class Store:
+    path: Path
+    group: zarr.Group
+    card: StoreCard
+
+    def array(self, name: str) -> zarr.Array[Any]:
+        array = self.group[name]
+        assert isinstance(array, zarr.Array)
+        return array
+
+    def read(self, name: str, samples: slice) -> np.ndarray:
+        """Samples of one array. Every chunk carries a checksum, so a flipped bit is an error and never a wrong number."""
+        try:
+            return np.asarray(self.array(name)[samples])
+        except Exception as error:
+            raise DataError(
+                f"{self.path}: samples {samples.start} to {samples.stop} of {name!r} cannot be read ({error}); "
+                f"`geomano data verify {self.path}` names the bad shard"
+            ) from error
+
+    def content_hash(self) -> str:
+        """One hash for all the data: of the manifest, which holds the checksum of every shard."""
+        return hashlib.sha256((self.path / MANIFEST).read_bytes()).hexdigest()
+
+
+def open_store(path: Path) -> Store:
+    if not path.is_dir():
+        raise DataError(f"{path}: no such store; make one with `geomano data convert` (or `geomano data generate` first)")
+    try:
+        group = zarr.open_group(path, mode="r")
+        content = dict(group.attrs)["geomano"]
+    except (KeyError, OSError, ValueError) as error:
+        raise DataError(f"{path}: not a store of this package ({type(error).__name__}: {error})") from error
+    if content.get("format") != FORMAT:
+        raise DataError(f"{path}: store format {content.get('format')}, this version reads {FORMAT}; convert the raw file again")
+    if not (path / MANIFEST).is_file():
+        raise DataError(f"{path}: {MANIFEST} is missing, so the store is not complete; convert the raw file again")
+    return Store(path, group, StoreCard.from_json(content))
+
+
+def read_manifest(store: Path) -> dict[str, str]:
+    """Checksum of every file of the arrays: relative name -> sha256."""
+    return dict(json.loads((store / MANIFEST).read_text(encoding="utf-8"))["sha256"])
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256_blocks(file)
+
+
+def _sha256_blocks(file: Any) -> str:  # Python 3.10
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,119 @@
+"""Read recipes (shipped or the user's own), apply overrides, and say in one line what is wrong with them."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from geomano_hpc.config.tree import Recipe
+from geomano_hpc.errors import ConfigError
+
+_SHIPPED = resources.files("geomano_hpc.config") / "recipes"
+
+
+def recipe_names() -> list[str]:
+    return sorted(entry.name.removesuffix(".yaml") for entry in _SHIPPED.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
+    """A shipped recipe by name or a YAML file by path, with overrides such as `model.depth=4`."""
+    content, source = _read(name_or_path)
+    for override in overrides:
+        path, separator, value = override.partition("=")
+        if not separator or not path:
+            raise ConfigError(f"--set {override!r}: write it as key=value, such as model.depth=4")
+        set_by_path(content, path.strip(), _parse_value(value.strip()))
+    return recipe_from_mapping(content, source)
+
+
+def recipe_from_mapping(content: Mapping[str, Any], source: str) -> Recipe:
+    try:
+        return Recipe.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_explain(error)}") from None
+
+
+def set_by_path(content: dict[str, Any], path: str, value: Any) -> None:
+    """Set `model.depth` in a nested mapping. Whether the key exists is for the validation to say."""
+    *parents, leaf = path.split(".")
+    node = content
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"{path}: {parent} is a value, not a group of keys")
+        node = child
+    node[leaf] = value
+
+
+def to_yaml(recipe: Recipe) -> str:
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+
+
+def _read(name_or_path: str) -> tuple[dict[str, Any], str]:
+    if name_or_path in recipe_names():
+        source = f"recipe {name_or_path}"
+        text = (_SHIPPED / f"{name_or_path}.yaml").read_text(encoding="utf-8")
+    elif Path(name_or_path).is_file():
+        source = name_or_path
+        text = Path(name_or_path).read_text(encoding="utf-8")
+    else:
+        hint = closest(name_or_path, recipe_names())
+        raise ConfigError(
+            f"no recipe or file {name_or_path!r}{hint}; shipped recipes: {', '.join(recipe_names())}; or give a YAML file"
+        )
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{source}: expected a mapping of keys, found {type(content).__name__}")
+    return content, source
+
+
+def _parse_value(text: str) -> Any:
+    """Scalars stay text, which the typed tree converts: so 0011 remains a mask. Lists, mappings and null are YAML."""
+    if text == "null":
+        return None
+    if text[:1] in ("[", "{"):
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set value {text!r} is not valid YAML: {' '.join(str(error).split())}") from None
+    return text
+
+
+def closest(word: str, candidates: Iterable[str]) -> str:
+    """`; did you mean 'depth'?` where something is close enough, else nothing."""
+    matches = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def _explain(error: ValidationError) -> str:
+    problems = []
+    for problem in error.errors():
+        location = [str(part) for part in problem["loc"]]
+        path = ".".join(location)
+        if problem["type"] == "extra_forbidden":
+            keys = _keys_at(location[:-1])
+            hint = closest(location[-1], keys) or f"; valid keys here: {', '.join(keys)}"
+            problems.append(f"unknown key {path}{hint}")
+        elif problem["type"] == "missing":
+            problems.append(f"{path} is missing")
+        else:
+            reason = problem["msg"].removeprefix("Value error, ")
+            shown = "" if isinstance(problem["input"], dict) else f" (found {problem['input']!r})"
+            problems.append(f"{path}: {reason}{shown}")
+    return "; ".join(problems)
+
+
+def _keys_at(location: list[str]) -> list[str]:
+    node: type[BaseModel] = Recipe
+    for part in location:
+        annotation = node.model_fields[part].annotation
+        options = (annotation, *getattr(annotation, "__args__", ()))
+        node = next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))
+    return list(node.model_fields)

@@ -1,0 +1,63 @@
+"""A split of a store as tensors, and the normalisers that go with it. Axes: S samples, H x W grid, C channels."""
+
+from dataclasses import dataclass
+
+import torch
+
+from geomano_hpc.data_prep.store import Store
+from geomano_hpc.errors import DataError
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """One scalar mean and standard deviation for a field, as in the benchmark (not per point)."""
+
+    mean: float
+    std: float
+
+    def encode(self, field: torch.Tensor) -> torch.Tensor:
+        return (field - self.mean) / self.std
+
+    def decode(self, field: torch.Tensor) -> torch.Tensor:
+        return field * self.std + self.mean
+
+
+@dataclass(frozen=True)
+class Split:
+    """Input and target of one split in physical units."""
+
+    task: str
+    input_SHWC: torch.Tensor
+    target_SHWC: torch.Tensor
+    input_normaliser: Normaliser
+    target_normaliser: Normaliser
+
+    def __len__(self) -> int:
+        return len(self.input_SHWC)
+
+    @property
+    def in_channels(self) -> int:
+        return self.input_SHWC.shape[-1]
+
+    @property
+    def out_channels(self) -> int:
+        """A rollout predicts one frame at a time; a steady problem the whole target."""
+        return 1 if self.task == "rollout" else self.target_SHWC.shape[-1]
+
+
+def load_split(store: Store, name: str, most_samples: int | None = None) -> Split:
+    """Read a split, or its first `most_samples` samples, into memory."""
+    samples = store.card.split(name)
+    available = samples.stop - samples.start
+    if most_samples is not None:
+        if most_samples > available:
+            raise DataError(f"{store.path}: data.{name}_samples is {most_samples}, the store has {available}")
+        samples = slice(samples.start, samples.start + most_samples)
+    normalisers = {key: Normaliser(value.mean, value.std) for key, value in store.card.normalisers.items()}
+    return Split(
+        store.card.task,
+        torch.from_numpy(store.read("input", samples)),
+        torch.from_numpy(store.read("target", samples)),
+        normalisers["input"],
+        normalisers["target"],
+    )

@@ -1,0 +1,82 @@
+"""GeoMamba kernel (Algorithm 1): the four-way scan with its projections, convolution and gate.
+
+Axes: B batch, h x w patch grid, D embedding, E = expand * D channels of the scan, K directions, N dstates, r rank of
+the time step.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from geomano_hpc.config import ModelConfig
+from geomano_hpc.kernels import geo_scan, order_set
+
+
+class GeoMambaKernel(nn.Module):
+    """Algorithm 1. Mamba's initialisation of dt, A and D; the correction R is absent, a fixed mask, or learnable."""
+
+    R: torch.Tensor | None
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.kind = config.kind
+        self.correction_form = config.correction_form
+        self.backend = config.scan_backend
+        self.orders = order_set(config.orders)
+        K, N = len(self.orders), config.dstate
+        D = config.embedding
+        E = config.expand * D
+        self.dt_rank = math.ceil(D / 16)
+        self.dstate = N
+
+        self.in_projection = nn.Linear(D, E)
+        self.convolution = nn.Conv2d(E, E, kernel_size=3, padding=1, groups=E)
+        self.scan_projection = nn.Linear(E, K * (self.dt_rank + 2 * N), bias=False)
+        self.dt_weight = nn.Parameter(_dt_weight(K, E, self.dt_rank))
+        self.dt_bias = nn.Parameter(_dt_bias(K, E))
+        self.A_log = nn.Parameter(torch.log(torch.arange(1.0, N + 1)).expand(K, E, N).clone())
+        self.skip = nn.Parameter(torch.ones(K, E))
+        if config.correction == "learnable":
+            self.R = nn.Parameter(torch.zeros(K, E, N))  # zero is the vanilla SSM
+        elif config.correction == "none":
+            self.R = None
+        else:
+            mask_K = torch.tensor([float(digit) for digit in config.correction])
+            self.register_buffer("R", mask_K[:, None, None].expand(K, E, N).clone(), persistent=False)
+        self.norm = nn.LayerNorm(E)
+        self.out_projection = nn.Linear(E, D)
+
+    def forward(self, z_BhwD: torch.Tensor) -> torch.Tensor:
+        z_BhwE = self.in_projection(z_BhwD)
+        x_BhwE = F.silu(self.convolution(z_BhwE.movedim(-1, 1)).movedim(1, -1))
+
+        per_direction = self.scan_projection(x_BhwE).unflatten(-1, (len(self.orders), -1))
+        dt, B, C = per_direction.split([self.dt_rank, self.dstate, self.dstate], dim=-1)
+        y_BhwE = geo_scan(
+            x_BhwE,
+            dt,
+            -torch.exp(self.A_log),
+            B,
+            C,
+            D=self.skip,
+            R=self.R,
+            dt_bias=self.dt_bias,
+            dt_weight=self.dt_weight,
+            orders=self.orders,
+            kind=self.kind,
+            correction=self.correction_form,
+            backend=self.backend,
+        )
+        return self.out_projection(F.silu(self.norm(y_BhwE)) * F.silu(z_BhwE))  # type: ignore[no-any-return]
+
+
+def _dt_weight(K: int, E: int, rank: int) -> torch.Tensor:
+    return torch.empty(K, E, rank).uniform_(-(rank**-0.5), rank**-0.5)
+
+
+def _dt_bias(K: int, E: int, smallest: float = 1e-3, largest: float = 1e-1) -> torch.Tensor:
+    """softplus(bias) is log-uniform between the smallest and the largest time step, as in Mamba."""
+    dt = torch.exp(torch.empty(K, E).uniform_(math.log(smallest), math.log(largest)))
+    return dt + torch.log(-torch.expm1(-dt))  # inverse of softplus

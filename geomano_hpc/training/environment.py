@@ -1,0 +1,73 @@
+"""What a number depends on besides its recipe: versions, code revision, hardware, scan backend, data."""
+
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import torch
+
+import geomano_hpc
+from geomano_hpc.training.ranks import Ranks
+
+PACKAGES = ("torch", "triton", "deepspeed", "mpi4py", "h5py", "zarr", "submitit", "tensorboard", "numpy", "scipy")
+
+
+def package_versions() -> dict[str, str | None]:
+    return {name: _version(name) for name in PACKAGES}
+
+
+def describe_environment(ranks: Ranks, scan_backend: str, data_hash: str) -> dict[str, Any]:
+    return {
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "geomano_hpc": geomano_hpc.__version__,
+        "git_revision": git_revision(),
+        "python": platform.python_version(),
+        "packages": package_versions(),
+        "hardware": hardware(),
+        "world_size": ranks.world_size,
+        "threads": torch.get_num_threads(),
+        "scan_backend": scan_backend,
+        "data_hash": data_hash,
+    }
+
+
+def hardware() -> dict[str, Any]:
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "host": platform.node(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "gpus": gpus,
+    }
+
+
+def git_revision() -> str | None:
+    """The revision of the checkout that this code runs from, `-dirty` if it was edited; None for an installed wheel."""
+    git = which("git")
+    folder = Path(geomano_hpc.__file__).parent
+    if git is None or not (folder.parent / ".git").exists():
+        return None
+    command = [git, "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())

@@ -1,0 +1,44 @@
+"""Evaluation: the relative L2 error of each test sample in physical units, averaged over the split."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from geomano_hpc.data import load_split, share_of_rank
+from geomano_hpc.data_prep.store import open_store
+from geomano_hpc.errors import GeomanoError
+from geomano_hpc.models import build_model
+from geomano_hpc.training.ranks import Ranks
+from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.tasks import Task
+
+
+def mean_error(model: nn.Module, task: Task, batch_size: int, device: torch.device, ranks: Ranks) -> float:
+    """Mean over the split. Every sample is counted once, however many ranks there are."""
+    model.eval()
+    total = torch.zeros((), dtype=torch.float64)
+    mine = share_of_rank(torch.arange(len(task.split)), ranks.rank, ranks.world_size)
+    for samples in mine.split(batch_size):
+        if len(samples):
+            total += task.errors(model, samples, device).double().sum().cpu()
+    model.train()
+    if ranks.world_size > 1:
+        total = total.to(device)
+        torch.distributed.all_reduce(total)
+    return total.item() / len(task.split)
+
+
+def load_trained(folder: RunFolder, store: Path | None = None) -> tuple[nn.Module, Task]:
+    """The trained model of a finished run and the test split of its store, or of another store of the same kind."""
+    if not folder.weights_file.is_file():
+        raise GeomanoError(f"{folder.path}: the run has no trained weights yet (no {folder.weights_file.name})")
+    recipe = folder.recipe()
+    split = load_split(open_store(store or recipe.data.store), "test", None if store else recipe.data.test_samples)
+    model = build_model(recipe.model, split.in_channels, split.out_channels)
+    try:
+        model.load_state_dict(load_file(folder.weights_file))
+    except RuntimeError as error:
+        raise GeomanoError(f"{folder.weights_file} does not fit the data of {store}: {str(error).splitlines()[-1].strip()}") from error
+    return model.eval(), Task(split, recipe.loss.gradient_weight)

@@ -1,0 +1,183 @@
+"""The training of one run, from its recipe to result.json. Started again, it goes on from its newest checkpoint."""
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from geomano_hpc.atomic import replacing, write_json
+from geomano_hpc.config import Recipe
+from geomano_hpc.data import ensure_store, epoch_batches, load_split, share_of_rank
+from geomano_hpc.data_prep.store import open_store
+from geomano_hpc.errors import DataError, GeomanoError
+from geomano_hpc.kernels import choose_backend
+from geomano_hpc.models import build_model
+from geomano_hpc.progress import Advance, progress
+from geomano_hpc.training.checkpoint import Position, load_newest, save_checkpoint
+from geomano_hpc.training.engine import Engine, start_engine
+from geomano_hpc.training.environment import describe_environment
+from geomano_hpc.training.evaluate import mean_error
+from geomano_hpc.training.metrics import MetricsWriter
+from geomano_hpc.training.ranks import Ranks, read_ranks
+from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.tasks import Task
+
+logger = logging.getLogger(__name__)
+
+
+def train(recipe: Recipe, folder: RunFolder) -> dict[str, Any]:
+    """Train to the end and return the result; a finished run returns its result at once."""
+    ranks = read_ranks(os.environ)
+    with _prepared(recipe, folder, ranks):
+        finished = folder.result()
+        if finished is not None:
+            logger.info("%s is finished already", folder.path)
+            return finished
+        return Training(recipe, folder, ranks).run()
+
+
+@contextlib.contextmanager
+def _prepared(recipe: Recipe, folder: RunFolder, ranks: Ranks) -> Iterator[None]:
+    """Rank 0 holds the folder, keeps the recipe, makes missing data and writes a log file."""
+    if not ranks.is_main:
+        yield
+        return
+    with folder.held():
+        folder.write_recipe(recipe)
+        folder.logs.mkdir(exist_ok=True)
+        handler = logging.FileHandler(folder.logs / "train.log", encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        package_logger = logging.getLogger("geomano_hpc")
+        package_logger.addHandler(handler)
+        package_logger.setLevel(logging.INFO)
+        try:
+            ensure_store(recipe.data)
+            yield
+        except Exception as error:
+            logger.error("%s: %s", type(error).__name__, error)
+            raise
+        finally:
+            package_logger.removeHandler(handler)
+            handler.close()
+
+
+class Training:
+    def __init__(self, recipe: Recipe, folder: RunFolder, ranks: Ranks) -> None:
+        self.recipe, self.folder, self.ranks = recipe, folder, ranks
+        config = recipe.training
+        store = open_store(recipe.data.store)
+        self.problem = store.card.problem
+        train_split = load_split(store, "train", recipe.data.train_samples)
+        self.task = Task(train_split, recipe.loss.gradient_weight)
+        self.test_task = Task(load_split(store, "test", recipe.data.test_samples), recipe.loss.gradient_weight)
+
+        torch.manual_seed(config.seed)
+        model = build_model(recipe.model, train_split.in_channels, train_split.out_channels)
+        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        steps_per_epoch = -(-len(train_split) // config.batch_size)
+        self.engine: Engine = start_engine(model, config, config.epochs * steps_per_epoch, ranks)
+        backend = choose_backend(recipe.model.scan_backend)
+        if ranks.is_main:
+            self._record_start(describe_environment(ranks, backend, store.content_hash()))
+        self.position = load_newest(folder.checkpoints, self.engine)
+        self.steps_per_epoch = steps_per_epoch
+
+    def run(self) -> dict[str, Any]:
+        config = self.recipe.training
+        metrics = MetricsWriter(self.folder, self.position.epoch) if self.ranks.is_main else None
+        left = (config.epochs - self.position.epoch) * self.steps_per_epoch
+        logger.info(
+            "training %s: %d parameters, %d samples, epochs %d to %d on %s",
+            self.recipe.name, self.parameters, len(self.task.split), self.position.epoch + 1, config.epochs, self.engine.device,
+        )  # fmt: skip
+        with progress(self.recipe.name, left) as advance:
+            for epoch in range(self.position.epoch + 1, config.epochs + 1):
+                line = self._epoch(epoch, advance)
+                if metrics is not None:
+                    metrics.write(line)
+                    logger.info("epoch %d/%d %s", epoch, config.epochs, _words(line))
+                if epoch % config.checkpoint_every == 0 or epoch == config.epochs:
+                    save_checkpoint(self.folder.checkpoints, self.engine, self.position, config.keep_checkpoints)
+        if metrics is not None:
+            metrics.close()
+        return self._finish() if self.ranks.is_main else {}
+
+    def _epoch(self, epoch: int, advance: Advance) -> dict[str, Any]:
+        config = self.recipe.training
+        started = time.perf_counter()
+        total = torch.zeros((), dtype=torch.float64, device=self.engine.device)
+        for batch in epoch_batches(len(self.task.split), config.batch_size, config.seed, epoch):
+            loss = self._batch_loss(batch)
+            if not torch.isfinite(loss):
+                raise GeomanoError(
+                    f"{self.folder.path}: the loss is {loss.item()} in epoch {epoch}, samples {batch.tolist()}; "
+                    "look at these samples, or lower training.lr"
+                )
+            self.engine.step(loss)
+            total += loss.detach()
+            advance(f"epoch {epoch}/{config.epochs} loss {loss.item() / len(batch):.4f}")
+        seconds = time.perf_counter() - started
+        self.position = Position(epoch, epoch * self.steps_per_epoch)
+        samples = len(self.task.split)
+        evaluate = epoch % config.evaluate_every == 0 or epoch == config.epochs
+        return {
+            "epoch": epoch,
+            "step": self.position.step,
+            "train_loss": self.engine.sum_over_ranks(total).item() / samples,
+            "test_rel_l2": self._test_error() if evaluate else None,
+            "lr": self.engine.scheduler.get_last_lr()[0],
+            "seconds": seconds,
+            "samples_per_second": samples / seconds,
+        }
+
+    def _batch_loss(self, batch: torch.Tensor) -> torch.Tensor:
+        mine = share_of_rank(batch, self.ranks.rank, self.ranks.world_size)
+        if len(mine):
+            return self.task.training_loss(self.engine.deepspeed, mine, self.engine.device)
+        # A last batch with fewer samples than ranks: take part in the step without a share in its loss.
+        return 0.0 * self.task.training_loss(self.engine.deepspeed, batch[:1], self.engine.device)
+
+    def _test_error(self) -> float:
+        batch_size = self.recipe.training.batch_size
+        return mean_error(self.engine.model, self.test_task, batch_size, self.engine.device, self.ranks)
+
+    def _record_start(self, environment: dict[str, Any]) -> None:
+        """environment.json lists every start of the run. The data must not change between them."""
+        file = self.folder.environment_file
+        starts = json.loads(file.read_text(encoding="utf-8"))["starts"] if file.is_file() else []
+        if starts and starts[-1]["data_hash"] != environment["data_hash"]:
+            raise DataError(
+                f"{self.recipe.data.store}: the data changed since {self.folder.path} was started; "
+                "train in a new run folder, or bring the old data back"
+            )
+        write_json(file, {"starts": [*starts, environment]})
+
+    def _finish(self) -> dict[str, Any]:
+        with replacing(self.folder.weights_file) as temporary:
+            save_file({name: tensor.cpu() for name, tensor in self.engine.model.state_dict().items()}, temporary)
+        lines = self.folder.metrics()
+        result = {
+            "recipe": self.recipe.name,
+            "problem": self.problem,
+            "seed": self.recipe.training.seed,
+            "rel_l2": lines[-1]["test_rel_l2"],
+            "best_rel_l2": min(line["test_rel_l2"] for line in lines if line["test_rel_l2"] is not None),
+            "epochs": len(lines),
+            "parameters": self.parameters,
+            "train_seconds": sum(line["seconds"] for line in lines),
+            "test_samples": len(self.test_task.split),
+        }
+        self.folder.write_result(result)
+        logger.info("finished: rel-L2 %.5f on %d test samples", result["rel_l2"], result["test_samples"])
+        return result
+
+
+def _words(line: dict[str, Any]) -> str:
+    test = "" if line["test_rel_l2"] is None else f" test rel-L2 {line['test_rel_l2']:.5f}"
+    return f"loss {line['train_loss']:.5f}{test} lr {line['lr']:.2e} {line['samples_per_second']:.1f} samples/s"

@@ -1,0 +1,6 @@
+"""Selective scans with geometric correction. `geo_scan` is the one operator; backends compute it."""
+
+from geomano_hpc.kernels.orders import ORDER_SETS, ScanOrder, order_set
+from geomano_hpc.kernels.scan import BackendStatus, backend_statuses, choose_backend, geo_scan
+
+__all__ = ["ORDER_SETS", "BackendStatus", "ScanOrder", "backend_statuses", "choose_backend", "geo_scan", "order_set"]
