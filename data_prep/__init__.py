@@ -1,1 +1,1 @@
-"""From raw PDE fields to a prepared Zarr store: generators, readers, conversion, checker. Needs neither torch nor a GPU."""
+"""From raw PDE fields to a prepared Zarr store: generators, readers, conversion, checker. Needs no torch, no GPU."""

@@ -49,7 +49,9 @@ def convert(sources: Sequence[Path], problem: Problem, out: Path, world: Communi
     if out.exists():
         if open_store(out).card.provenance == origin:
             return False
-        raise DataError(f"{out} exists and was converted from other files or settings; remove it or choose another name")
+        raise DataError(
+            f"{out} exists and was converted from other files or settings; remove it or choose another name"
+        )
 
     fields = read_fields(sources, problem)
     temporary = out.with_name(f".{out.name}.partial")
@@ -61,7 +63,12 @@ def convert(sources: Sequence[Path], problem: Problem, out: Path, world: Communi
         checksums.update(part)
     if world.rank == 0:
         card = StoreCard(
-            problem.name, problem.task, problem.train_samples, problem.test_samples, _normalisers(fields, problem), origin
+            problem.name,
+            problem.task,
+            problem.train_samples,
+            problem.test_samples,
+            _normalisers(fields, problem),
+            origin,
         )
         zarr.open_group(temporary, mode="r+").attrs["geomano"] = card.to_json()
         write_json(temporary / MANIFEST, {"format": card.format, "sha256": checksums})
@@ -72,7 +79,9 @@ def convert(sources: Sequence[Path], problem: Problem, out: Path, world: Communi
 
 def read_fields(sources: Sequence[Path], problem: Problem) -> Fields:
     if len(sources) == 1:
-        return _assemble(sources[0], sources[0], slice(0, problem.train_samples), slice(-problem.test_samples, None), problem)
+        return _assemble(
+            sources[0], sources[0], slice(0, problem.train_samples), slice(-problem.test_samples, None), problem
+        )
     train, test = sources
     return _assemble(train, test, slice(0, problem.train_samples), slice(0, problem.test_samples), problem)
 
@@ -80,7 +89,10 @@ def read_fields(sources: Sequence[Path], problem: Problem) -> Fields:
 def _assemble(train: Path, test: Path, train_samples: slice, test_samples: slice, problem: Problem) -> Fields:
     parts: dict[str, list[np.ndarray]] = {"input": [], "target": []}
     raw: dict[tuple[Path, str], np.ndarray] = {}
-    for path, samples, wanted in ((train, train_samples, problem.train_samples), (test, test_samples, problem.test_samples)):
+    for path, samples, wanted in (
+        (train, train_samples, problem.train_samples),
+        (test, test_samples, problem.test_samples),
+    ):
         for name, key in (("input", problem.input_key), ("target", problem.target_key)):
             if (path, key) not in raw:
                 raw[path, key] = read_field(path, key)
@@ -108,7 +120,9 @@ def _channels(field: np.ndarray, name: str, problem: Problem, where: str) -> np.
     """[sample, x, y] or [sample, x, y, time] -> float32 [sample, x, y, channel], downsampled."""
     rank = 4 if problem.task == "rollout" else 3
     if field.ndim != rank:
-        raise DataError(f"{where}: expected {rank} axes (samples, x, y{', time' if rank == 4 else ''}), found shape {field.shape}")
+        raise DataError(
+            f"{where}: expected {rank} axes (samples, x, y{', time' if rank == 4 else ''}), found shape {field.shape}"
+        )
     check_finite(field, where)
     field = field[:, :: problem.stride, :: problem.stride]
     if rank == 3:
@@ -126,9 +140,7 @@ def _origin(sources: Sequence[Path], problem: Problem) -> dict[str, Any]:
         if not path.is_file():
             raise DataError(f"{path}: no such file")
     return {
-        "sources": [
-            {"name": path.name, "sha256": sha256(path), "generation": provenance(path)} for path in sources
-        ],
+        "sources": [{"name": path.name, "sha256": sha256(path), "generation": provenance(path)} for path in sources],
         "stride": problem.stride,
         "keys": {"input": problem.input_key, "target": problem.target_key},
         "samples": {"train": problem.train_samples, "test": problem.test_samples},

@@ -40,7 +40,7 @@ def solve(coefficient: Field, tolerance: float = 1e-10) -> Field:
 
 
 def solve_on_nodes(a: Field, tolerance: float = 1e-10, most_iterations: int = 1000) -> Field:
-    """Second-order finite differences, solved by conjugate gradients preconditioned with a sine-transform Poisson solver.
+    """Second-order finite differences, solved by conjugate gradients with a sine-transform Poisson solver before them.
 
     Faces take the arithmetic mean of their nodes. The contrast of `a` bounds the condition number, so the number of
     iterations does not grow with the grid. Returns the interior nodes.
@@ -83,7 +83,7 @@ def solve_on_nodes(a: Field, tolerance: float = 1e-10, most_iterations: int = 10
         rz, previous = float(np.vdot(residual, z)), rz
         direction = z + (rz / previous) * direction
     raise DataError(
-        f"Darcy solver: residual {np.linalg.norm(residual):.1e} after {most_iterations} iterations, wanted {target:.1e}; "
+        f"Darcy solver: residual {np.linalg.norm(residual):.1e}, wanted {target:.1e}, after {most_iterations} steps; "
         f"the coefficient lies in [{a.min():.3g}, {a.max():.3g}] and must be positive"
     )
 

@@ -51,19 +51,23 @@ def generate(generation: Generation, out: Path, workers: int = 0) -> bool:
         if found == generation.parameters():
             return False
         raise DataError(
-            f"{out} exists and was made with {found}, not with {generation.parameters()}; remove it or choose another name"
+            f"{out} exists and was made with {found}, not with {generation.parameters()}; "
+            "remove it or choose another name"
         )
-    with replacing(out) as temporary:
-        with h5py.File(temporary, "w") as file, progress(f"generate {generation.problem}", generation.samples) as advance:
-            file.attrs["geomano_generation"] = json.dumps(generation.parameters(), sort_keys=True)
-            for index, sample in enumerate(_samples(generation, workers or os.cpu_count() or 1)):
-                for key, field in sample.items():
-                    if index == 0:
-                        file.create_dataset(key, (generation.samples, *field.shape), "f4", chunks=(1, *field.shape))
-                    file[key][index] = field
-                advance("")
-            if generation.problem == "navier_stokes":
-                file["t"] = np.arange(1.0, file["u"].shape[-1] + 1)
+    with (
+        replacing(out) as temporary,
+        h5py.File(temporary, "w") as file,
+        progress(f"generate {generation.problem}", generation.samples) as advance,
+    ):
+        file.attrs["geomano_generation"] = json.dumps(generation.parameters(), sort_keys=True)
+        for index, sample in enumerate(_samples(generation, workers or os.cpu_count() or 1)):
+            for key, field in sample.items():
+                if index == 0:
+                    file.create_dataset(key, (generation.samples, *field.shape), "f4", chunks=(1, *field.shape))
+                file[key][index] = field
+            advance("")
+        if generation.problem == "navier_stokes":
+            file["t"] = np.arange(1.0, file["u"].shape[-1] + 1)
     return True
 
 

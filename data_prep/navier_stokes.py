@@ -37,16 +37,16 @@ def forcing(n: int) -> Field:
 class Solver:
     """Steps a vorticity field of n x n points in time."""
 
-    def __init__(self, n: int, viscosity: float, force: Field, courant: float = 0.7, largest_step: float = 0.05) -> None:
+    def __init__(
+        self, n: int, viscosity: float, force: Field, courant: float = 0.7, largest_step: float = 0.05
+    ) -> None:
         self.n, self.courant, self.largest_step = n, courant, largest_step
         k_x = 2 * np.pi * np.fft.fftfreq(n, 1.0 / n)[:, None]
         k_y = 2 * np.pi * np.fft.rfftfreq(n, 1.0 / n)[None, :]
         laplace = k_x**2 + k_y**2
         inverse = np.where(laplace > 0, 1.0 / np.where(laplace > 0, laplace, 1.0), 0.0)
         # From the vorticity's spectrum: u = d psi / dy, v = - d psi / dx with -Laplace psi = w, then w_x, w_y.
-        self.derivatives = np.stack(
-            [1j * k_y * inverse, -1j * k_x * inverse, 1j * k_x + 0 * k_y, 1j * k_y + 0 * k_x]
-        )
+        self.derivatives = np.stack([1j * k_y * inverse, -1j * k_x * inverse, 1j * k_x + 0 * k_y, 1j * k_y + 0 * k_x])
         self.decay = -viscosity * laplace
         cut = 2 * np.pi * n / 3
         self.kept = (np.abs(k_x) < cut) & (np.abs(k_y) < cut)
@@ -72,7 +72,9 @@ class Solver:
         while left > 0:
             k1, speed = self._tendency(w)
             if not np.isfinite(speed):
-                raise DataError(f"Navier-Stokes solver: the vorticity left the finite range on the {self.n} x {self.n} grid")
+                raise DataError(
+                    f"Navier-Stokes solver: the vorticity left the finite range on the {self.n} x {self.n} grid"
+                )
             limit = min(self.largest_step, self.courant / (self.n * max(speed, 1e-12)))
             dt = left / np.ceil(left / limit)
             w = self._runge_kutta(w, k1, dt)
@@ -81,7 +83,12 @@ class Solver:
 
 
 def sample(
-    seed: int, index: int, n: int, viscosity: float, frames: int = 20, initial: Callable[..., Field] = gaussian_random_field
+    seed: int,
+    index: int,
+    n: int,
+    viscosity: float,
+    frames: int = 20,
+    initial: Callable[..., Field] = gaussian_random_field,
 ) -> tuple[Field, Field]:
     """Sample `index` of the data set `seed`: vorticity at t = 0 [n, n] and at t = 1 .. frames [n, n, frames]."""
     w0 = initial(np.random.default_rng([seed, index]), n)

@@ -27,9 +27,7 @@ class Problem:
 
 PROBLEMS = {
     "darcy": Problem("darcy", "steady", "coeff", "sol", normalise=True, stride=5),
-    "navier_stokes": Problem(
-        "navier_stokes", "rollout", "u", "u", normalise=False, input_frames=10, target_frames=10
-    ),
+    "navier_stokes": Problem("navier_stokes", "rollout", "u", "u", normalise=False, input_frames=10, target_frames=10),
 }
 
 

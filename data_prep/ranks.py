@@ -1,6 +1,9 @@
 """The ranks of a data-preparation job: one process, or MPI where a launcher started several."""
 
+import contextlib
 import os
+import sys
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from geomano_hpc.errors import GeomanoError
@@ -15,6 +18,7 @@ class Communicator(Protocol):
 
     def bcast(self, value: Any, root: int = 0) -> Any: ...
     def allgather(self, value: Any) -> list[Any]: ...
+    def Abort(self, errorcode: int = 0) -> Any: ...  # noqa: N802 (MPI's name)
 
 
 class SingleProcess:
@@ -26,6 +30,9 @@ class SingleProcess:
 
     def allgather(self, value: Any) -> list[Any]:
         return [value]
+
+    def Abort(self, errorcode: int = 0) -> Any:  # noqa: N802
+        sys.exit(errorcode)
 
 
 def communicator() -> Communicator:
@@ -43,3 +50,16 @@ def communicator() -> Communicator:
             "the MPI library and the launcher do not match; try srun --mpi=pmix or mpirun"
         )
     return world
+
+
+@contextlib.contextmanager
+def abort_all(world: Communicator) -> Iterator[None]:
+    """An error on one of several ranks ends them all, where the others would wait for it forever."""
+    try:
+        yield
+    except Exception as error:
+        if world.size == 1:
+            raise
+        print(f"error: rank {world.rank} of {world.size}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        world.Abort(1)
+        raise

@@ -27,7 +27,9 @@ def read_field(path: Path, key: str) -> np.ndarray:
 
 
 def _missing(path: Path, key: str, found: list[str]) -> DataError:
-    return DataError(f"{path}: no variable {key!r}; found: {', '.join(sorted(found)) or 'none'} (see --input-key, --target-key)")
+    return DataError(
+        f"{path}: no variable {key!r}; found: {', '.join(sorted(found)) or 'none'} (see --input-key, --target-key)"
+    )
 
 
 def _read_hdf5(path: Path, key: str) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The prepared store: what it holds and how it is opened. docs/store.md is its specification.
 
-A store is a Zarr v3 group with two arrays, `input` and `target`, both [sample, x, y, channel] in float32. A chunk is one
-sample; a shard holds many, so that the number of files stays small. The group's attribute `geomano` is the StoreCard.
+A store is a Zarr v3 group with two arrays, `input` and `target`, both [sample, x, y, channel] in float32. A chunk is
+one sample; a shard holds many, so that there are few files. The group's attribute `geomano` is the StoreCard.
 """
 
 import hashlib
@@ -69,7 +69,7 @@ class Store:
         return array
 
     def read(self, name: str, samples: slice) -> np.ndarray:
-        """Samples of one array. Every chunk carries a checksum, so a flipped bit is an error and never a wrong number."""
+        """Samples of one array. Every chunk carries a checksum: a flipped bit is an error, never a wrong number."""
         try:
             return np.asarray(self.array(name)[samples])
         except Exception as error:
@@ -85,14 +85,18 @@ class Store:
 
 def open_store(path: Path) -> Store:
     if not path.is_dir():
-        raise DataError(f"{path}: no such store; make one with `geomano data convert` (or `geomano data generate` first)")
+        raise DataError(
+            f"{path}: no such store; make one with `geomano data convert` (or `geomano data generate` first)"
+        )
     try:
         group = zarr.open_group(path, mode="r")
-        content = dict(group.attrs)["geomano"]
+        content: Any = group.attrs["geomano"]
     except (KeyError, OSError, ValueError) as error:
         raise DataError(f"{path}: not a store of this package ({type(error).__name__}: {error})") from error
     if content.get("format") != FORMAT:
-        raise DataError(f"{path}: store format {content.get('format')}, this version reads {FORMAT}; convert the raw file again")
+        raise DataError(
+            f"{path}: store format {content.get('format')}, this version reads {FORMAT}; convert the raw file again"
+        )
     if not (path / MANIFEST).is_file():
         raise DataError(f"{path}: {MANIFEST} is missing, so the store is not complete; convert the raw file again")
     return Store(path, group, StoreCard.from_json(content))
@@ -105,7 +109,9 @@ def read_manifest(store: Path) -> dict[str, str]:
 
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256_blocks(file)
+        return (
+            hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256_blocks(file)
+        )
 
 
 def _sha256_blocks(file: Any) -> str:  # Python 3.10

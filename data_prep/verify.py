@@ -21,7 +21,12 @@ def verify(path: Path) -> list[str]:
             elif sha256(file) != expected:
                 problems.append(f"{file}: shard does not match its checksum in the manifest")
             advance("")
-    on_disk = {file.relative_to(path).as_posix() for array in ARRAYS for file in (path / array / "c").rglob("*") if file.is_file()}
+    on_disk = {
+        file.relative_to(path).as_posix()
+        for array in ARRAYS
+        for file in (path / array / "c").rglob("*")
+        if file.is_file()
+    }
     problems += [f"{path / name}: file is not in the manifest" for name in sorted(on_disk - manifest.keys())]
     samples = store.card.train_samples + store.card.test_samples
     for name in ARRAYS:
@@ -68,5 +73,3 @@ def describe(path: Path) -> dict[str, str]:
         lines[f"source {source['name']}"] = f"sha256 {source['sha256'][:16]}..., {how}"
     lines["content hash"] = store.content_hash()
     return lines
-
-

@@ -2,7 +2,7 @@
 
 
 class GeomanoError(Exception):
-    """Something outside the program is wrong. The `geomano` command prints it in one line and exits with `exit_code`."""
+    """Something outside the program is wrong. `geomano` prints it in one line and exits with `exit_code`."""
 
     exit_code = 1
 

@@ -1,0 +1,5 @@
+"""Where jobs run: submitit executors for this machine and for a Slurm cluster."""
+
+from geomano_hpc.slurm.executors import Resources, make_executor, sbatch_text
+
+__all__ = ["Resources", "make_executor", "sbatch_text"]

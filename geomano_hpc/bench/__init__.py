@@ -1,0 +1,1 @@
+"""Benchmarks: correctness first, then speed, as ratios within one run."""

@@ -1,0 +1,1 @@
+"""The `geomano` command. Modules here import nothing heavy at the top, so that help and completion answer at once."""

@@ -63,7 +63,8 @@ def _read(name_or_path: str) -> tuple[dict[str, Any], str]:
     else:
         hint = closest(name_or_path, recipe_names())
         raise ConfigError(
-            f"no recipe or file {name_or_path!r}{hint}; shipped recipes: {', '.join(recipe_names())}; or give a YAML file"
+            f"no recipe or file {name_or_path!r}{hint}; shipped recipes: {', '.join(recipe_names())}; "
+            "a recipe of your own is a YAML file"
         )
     try:
         content = yaml.safe_load(text)

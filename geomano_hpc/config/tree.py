@@ -50,7 +50,9 @@ class ModelConfig(Strict):
     mlp_ratio: float = Field(default=2.0, gt=0, description="hidden width of the layer's MLP over embedding")
     kind: Literal["1d", "2d"] = Field(default="2d", description="vanilla GeoMamba-SSM or 2DGeoMamba-SSM")
     orders: Literal["paper", "corners"] = "paper"
-    correction: Correction = Field(default="0011", description="none, learnable, or a mask with one digit per direction")
+    correction: Correction = Field(
+        default="0011", description="none, learnable, or a mask with one digit per direction"
+    )
     correction_form: Literal["equation", "state"] = "equation"
     encoder: Literal["pointwise", "local"] = "pointwise"
     patch: int = Field(default=1, gt=0, description="side of a patch; 1 for the pointwise encoder")
@@ -59,13 +61,17 @@ class ModelConfig(Strict):
 
     def model_post_init(self, _context: Any) -> None:
         if (self.encoder == "pointwise") != (self.patch == 1):
-            raise ValueError(f"encoder {self.encoder} does not go with patch {self.patch}: pointwise is patch 1, local is more")
+            raise ValueError(
+                f"encoder {self.encoder} does not go with patch {self.patch}: pointwise is patch 1, local is more"
+            )
         if self.correction.isdigit() and len(self.correction) != 4:
             raise ValueError(f"correction {self.correction!r} needs four digits, one for each scan direction")
 
 
 class LossConfig(Strict):
-    gradient_weight: float = Field(default=0.0, ge=0, description="weight of the relative L2 of the spatial derivatives")
+    gradient_weight: float = Field(
+        default=0.0, ge=0, description="weight of the relative L2 of the spatial derivatives"
+    )
 
 
 class TrainingConfig(Strict):

@@ -30,7 +30,7 @@ class Encoder(nn.Module):
             z_BhwD = (self.weights(y_BhwPD).softmax(dim=-2) * y_BhwPD).sum(dim=-2)
         if self.position is not None:
             z_BhwD = z_BhwD + self.position(z_BhwD)
-        return self.norm(z_BhwD)  # type: ignore[no-any-return]
+        return self.norm(z_BhwD)
 
 
 class Decoder(nn.Module):
@@ -51,7 +51,7 @@ class Decoder(nn.Module):
         if self.weights is not None:
             w_BhwPD = self.weights(z_BhwD).unflatten(-1, (self.patch**2, -1)).softmax(dim=-2)
             y_BHWD = from_patches(w_BhwPD * z_BhwD.unsqueeze(-2), self.patch)[:, :height, :width]
-        return self.project(self.norm(y_BHWD))  # type: ignore[no-any-return]
+        return self.project(self.norm(y_BHWD))
 
 
 def to_patches(y_BHWD: torch.Tensor, patch: int) -> torch.Tensor:
@@ -84,9 +84,11 @@ class PositionalEncoding(nn.Module):
 
     def forward(self, z_BhwD: torch.Tensor) -> torch.Tensor:
         _, h, w, _ = z_BhwD.shape
-        like = {"dtype": z_BhwD.dtype, "device": z_BhwD.device}
-        y = ((torch.arange(h, **like) + 0.5) / h)[:, None].expand(h, w)
-        x = ((torch.arange(w, **like) + 0.5) / w)[None, :].expand(h, w)
-        angles = torch.stack([y, x], dim=-1)[..., None] * self.frequencies
+        centres = torch.meshgrid(
+            (torch.arange(h, device=z_BhwD.device) + 0.5) / h,
+            (torch.arange(w, device=z_BhwD.device) + 0.5) / w,
+            indexing="ij",
+        )
+        angles = torch.stack(centres, dim=-1)[..., None].to(z_BhwD.dtype) * self.frequencies
         features = torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-        return self.project(features)  # type: ignore[no-any-return]
+        return self.project(features)

@@ -69,7 +69,7 @@ class GeoMambaKernel(nn.Module):
             correction=self.correction_form,
             backend=self.backend,
         )
-        return self.out_projection(F.silu(self.norm(y_BhwE)) * F.silu(z_BhwE))  # type: ignore[no-any-return]
+        return self.out_projection(F.silu(self.norm(y_BhwE)) * F.silu(z_BhwE))
 
 
 def _dt_weight(K: int, E: int, rank: int) -> torch.Tensor:

@@ -21,7 +21,7 @@ class GeoMaNOLayer(nn.Module):
 
     def forward(self, z_BhwD: torch.Tensor) -> torch.Tensor:
         s_BhwD = z_BhwD + self.kernel(self.kernel_norm(z_BhwD))
-        return s_BhwD + self.mlp(self.mlp_norm(s_BhwD))  # type: ignore[no-any-return]
+        return s_BhwD + self.mlp(self.mlp_norm(s_BhwD))
 
 
 class GeoMaNO(nn.Module):
@@ -38,7 +38,7 @@ class GeoMaNO(nn.Module):
         z_BhwD = self.encoder(x_BHWC)
         for layer in self.layers:
             z_BhwD = layer(z_BhwD)
-        return self.decoder(z_BhwD, height, width)  # type: ignore[no-any-return]
+        return self.decoder(z_BhwD, height, width)
 
 
 def build_model(config: ModelConfig, in_channels: int, out_channels: int) -> nn.Module:

@@ -1,0 +1,1 @@
+"""The end of a study: tables with what was measured beside what was published, and pictures."""

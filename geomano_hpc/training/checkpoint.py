@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from geomano_hpc.atomic import new_folder
 from geomano_hpc.errors import GeomanoError
@@ -31,7 +31,7 @@ def save_checkpoint(folder: Path, engine: Engine, position: Position, keep: int)
         path = folder / f"epoch_{position.epoch:06d}"
         if not path.exists():
             with new_folder(path) as temporary:
-                save_file(engine.model.state_dict(), temporary / "model.safetensors")
+                (temporary / "model.safetensors").write_bytes(save(engine.model.state_dict()))
                 torch.save(_state(engine, position), temporary / "state.pt")
         for old in _checkpoints(folder)[keep:]:
             shutil.rmtree(old)
@@ -56,7 +56,9 @@ def load_newest(folder: Path, engine: Engine) -> Position:
         logger.info("resumed from %s", path)
         return Position(state["epoch"], state["step"])
     if candidates:
-        raise GeomanoError(f"{folder}: none of {len(candidates)} checkpoints can be read; remove the folder to start over")
+        raise GeomanoError(
+            f"{folder}: none of {len(candidates)} checkpoints can be read; remove the folder to start over"
+        )
     return Position(0, 0)
 
 

@@ -40,7 +40,7 @@ def pick_device(ranks: Ranks) -> torch.device:
 
 def start_engine(model: nn.Module, config: TrainingConfig, total_steps: int, ranks: Ranks) -> Engine:
     device = pick_device(ranks)
-    deepspeed = _import_deepspeed(device)
+    deepspeed = import_deepspeed(device)
     join(ranks, "nccl" if device.type == "cuda" else "gloo")
     model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
@@ -62,7 +62,7 @@ def start_engine(model: nn.Module, config: TrainingConfig, total_steps: int, ran
     return Engine(engine, model, optimizer, scheduler, ranks, device)
 
 
-def _import_deepspeed(device: torch.device) -> Any:
+def import_deepspeed(device: torch.device) -> Any:
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)

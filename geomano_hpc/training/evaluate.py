@@ -40,5 +40,7 @@ def load_trained(folder: RunFolder, store: Path | None = None) -> tuple[nn.Modul
     try:
         model.load_state_dict(load_file(folder.weights_file))
     except RuntimeError as error:
-        raise GeomanoError(f"{folder.weights_file} does not fit the data of {store}: {str(error).splitlines()[-1].strip()}") from error
+        raise GeomanoError(
+            f"{folder.weights_file} does not fit the data of {store}: {str(error).splitlines()[-1].strip()}"
+        ) from error
     return model.eval(), Task(split, recipe.loss.gradient_weight)

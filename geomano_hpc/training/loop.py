@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from geomano_hpc.atomic import replacing, write_json
 from geomano_hpc.config import Recipe
@@ -60,7 +60,10 @@ def _prepared(recipe: Recipe, folder: RunFolder, ranks: Ranks) -> Iterator[None]
             ensure_store(recipe.data)
             yield
         except Exception as error:
-            logger.error("%s: %s", type(error).__name__, error)
+            line = logger.makeRecord(
+                logger.name, logging.ERROR, __file__, 0, f"{type(error).__name__}: {error}", (), None
+            )
+            handler.handle(line)  # to the log file only: the caller reports the error
             raise
         finally:
             package_logger.removeHandler(handler)
@@ -160,7 +163,7 @@ class Training:
 
     def _finish(self) -> dict[str, Any]:
         with replacing(self.folder.weights_file) as temporary:
-            save_file({name: tensor.cpu() for name, tensor in self.engine.model.state_dict().items()}, temporary)
+            temporary.write_bytes(save(self.engine.model.state_dict()))
         lines = self.folder.metrics()
         result = {
             "recipe": self.recipe.name,

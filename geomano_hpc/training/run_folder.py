@@ -1,9 +1,9 @@
 """The run folder: what one run leaves behind, and the only place that knows its file names.
 
-    config.yaml       the resolved recipe                     metrics.jsonl   one line per epoch
-    environment.json  versions, hardware, backend, data hash  tensorboard/    the same as curves
-    checkpoints/      to go on from                           logs/           what the processes printed
-    model.safetensors the trained weights                     result.json     written last: the run is finished
+config.yaml       the resolved recipe                     metrics.jsonl   one line per epoch
+environment.json  versions, hardware, backend, data hash  tensorboard/    the same as curves
+checkpoints/      to go on from                           logs/           what the processes printed
+model.safetensors the trained weights                     result.json     written last: the run is finished
 """
 
 import contextlib

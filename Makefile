@@ -1,0 +1,78 @@
+# make demo: from nothing to a table and pictures.   make test: every check that CI runs.
+PYTHON ?= python3
+VENV ?= .venv
+DEMO_DIR ?= demo
+DEMO_SIZE ?= demo
+BIN := $(abspath $(VENV))/bin
+GEOMANO := cd $(DEMO_DIR) && $(BIN)/geomano
+# torch first and by its exact version: a looser request may fetch another build of several gigabytes.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+PARTS := data_prep kernels launch slurm
+
+.PHONY: demo test install install-dev system-packages view lint types imports unit-tests wheel clean
+
+demo: install
+	@mkdir -p $(DEMO_DIR)
+	$(GEOMANO) data generate darcy --samples 250 --grid 85 --out data/darcy_smoke.h5
+	$(GEOMANO) data convert data/darcy_smoke.h5 --problem darcy --train 200 --test 50 --stride 4 --out data/darcy_smoke.zarr
+	$(GEOMANO) launch $(DEMO_SIZE)
+	$(GEOMANO) report $(DEMO_SIZE)
+	@echo
+	@echo "Everything is in $(DEMO_DIR)/: the store in data/, a folder for each seed in runs/$(DEMO_SIZE)/,"
+	@echo "the table and the figures in runs/$(DEMO_SIZE)/report/."
+	@echo "Next, after 'source $(VENV)/bin/activate && cd $(DEMO_DIR)':"
+	@echo "  geomano monitor $(DEMO_SIZE)                                  the curves in TensorBoard"
+	@echo "  geomano launch darcy_smoke --grid model.depth=1,2,4 --name depth    a sweep over the depth"
+	@echo "  geomano train navier_stokes_smoke                      a time-dependent problem"
+	@echo "  geomano -h                                             everything else"
+
+test: install-dev system-packages lint types imports unit-tests
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "Installing into $(VENV) (a few minutes the first time)"
+	$(PIP_INSTALL) torch
+	$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP_INSTALL) --editable ".[dev]"
+	@touch $@
+
+# The tests of the MPI conversion need an MPI library.
+system-packages:
+	@if command -v mpirun >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing openmpi-bin"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y openmpi-bin >/dev/null; \
+	else echo "No mpirun, and no right to install it: the tests of the MPI conversion will be SKIPPED"; fi
+
+# One folder in which every part stands where it is imported from, for tools that read files.
+view:
+	@rm -rf build/view && mkdir -p build/view/geomano_hpc
+	@ln -s $(CURDIR)/geomano_hpc/* build/view/geomano_hpc/
+	@ln -s $(addprefix $(CURDIR)/,$(PARTS)) build/view/geomano_hpc/
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: view
+	cd build/view && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache -p geomano_hpc
+	MYPYPATH=build/view $(BIN)/mypy tests
+
+imports: view
+	cd build/view && PYTHONPATH=. $(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-cache
+
+unit-tests:
+	$(BIN)/python -m pytest --cov --cov-report=term --durations=10
+
+wheel: install-dev
+	$(BIN)/python -m build --wheel --outdir dist .
+
+clean:
+	rm -rf build dist .coverage* .mypy_cache .ruff_cache .pytest_cache

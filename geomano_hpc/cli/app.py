@@ -1,0 +1,94 @@
+"""Entry point of the `geomano` command: the commands, and one-line errors with exit codes 0, 1 and 2."""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+
+from geomano_hpc import __version__
+from geomano_hpc.cli import bench, data, doctor, study, train
+from geomano_hpc.errors import GeomanoError
+
+app = typer.Typer(
+    name="geomano",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train GeoMaNO, the Geometric Mamba Neural Operator, on this machine or on a cluster.",
+    epilog="Try it: geomano train darcy_smoke makes its own data and trains in about a minute on a CPU. "
+    "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.",
+)
+app.add_typer(data.app, name="data")
+app.command("train")(train.train)
+app.command("eval")(train.evaluate)
+app.command("launch")(study.launch)
+app.command("status")(study.status)
+app.command("report")(study.report)
+app.add_typer(bench.app, name="bench")
+app.command("monitor")(study.monitor)
+app.command("doctor")(doctor.doctor)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"geomano_hpc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+    debug: bool = typer.Option(
+        False, "--debug", help="Show the traceback of an error. May stand anywhere in the line."
+    ),
+) -> None:
+    pass
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to whatever sys.stderr is at the time, so that lines appear above a progress bar and do not tear it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words or bool(os.environ.get("GEOMANO_DEBUG"))
+    words = [word for word in words if word != "--debug"]
+    logger = logging.getLogger("geomano_hpc")
+    if not logger.handlers:
+        logger.addHandler(_StderrHandler())
+        logger.setLevel(logging.INFO)
+    try:
+        exit_code = app(words, prog_name="geomano", standalone_mode=False)
+    except GeomanoError as error:
+        _fail(str(error), error.exit_code, debug)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted; what was finished is kept", 1, debug)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # typer's own: an unknown option, a missing argument
+            _wrong_usage(error, debug)
+        _fail(f"{type(error).__name__}: {error} (not expected: --debug shows where)", 1, debug)
+    else:
+        sys.exit(exit_code if isinstance(exit_code, int) else 0)
+
+
+def _wrong_usage(error: Any, debug: bool) -> NoReturn:
+    command = error.ctx.command_path if getattr(error, "ctx", None) else "geomano"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.ctx.get_help())
+        sys.exit(2)
+    _fail(f"{error.format_message().rstrip('.')} (see {command} -h)", 2, debug)
+
+
+def _fail(message: str, exit_code: int, debug: bool) -> NoReturn:
+    if debug:
+        traceback.print_exc()
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(exit_code)

@@ -1,0 +1,110 @@
+"""geomano data generate | convert | verify | info"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from geomano_hpc.errors import DataError
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, convert and check data.")
+
+Store = Annotated[Path, typer.Argument(help="A prepared store, such as data/darcy.zarr.")]
+
+
+@app.command()
+def generate(
+    problem: Annotated[str, typer.Argument(help="darcy or navier_stokes")],
+    out: Annotated[Path, typer.Option(help="The raw HDF5 file to write.")],
+    samples: Annotated[int, typer.Option(min=1, help="How many samples.")] = 1200,
+    grid: Annotated[
+        int | None, typer.Option(min=8, help="Points per side [421 for darcy, 64 for navier_stokes].")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Sample i depends on the seed and i only.")] = 0,
+    viscosity: Annotated[float, typer.Option(help="Navier-Stokes only.")] = 1e-5,
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0 takes all cores.")] = 0,
+) -> None:
+    """Solve the benchmark's equations for random inputs and write a raw file, as the FNO authors do.
+
+    \b
+    Example:
+      geomano data generate darcy --samples 1200 --grid 421 --out data/darcy.h5
+    """
+    from geomano_hpc.data_prep.generate import Generation
+    from geomano_hpc.data_prep.generate import generate as make
+    from geomano_hpc.data_prep.problems import problem as known
+
+    size = grid or {"darcy": 421, "navier_stokes": 64}[known(problem).name]
+    made = make(Generation(problem, samples, size, seed, viscosity), out, workers)
+    typer.echo(f"{'wrote' if made else 'already there, reused:'} {out}")
+
+
+@app.command()
+def convert(
+    sources: Annotated[
+        list[Path], typer.Argument(help="One raw file, or two: training and test. MATLAB, HDF5 or NPZ.")
+    ],
+    problem: Annotated[str, typer.Option(help="darcy (input -> target) or navier_stokes (frames in -> frames out)")],
+    out: Annotated[Path, typer.Option(help="The Zarr store to write.")],
+    train: Annotated[int | None, typer.Option(min=1, help="Training samples: the first ones [1000].")] = None,
+    test: Annotated[
+        int | None, typer.Option(min=1, help="Test samples: the last ones, or the second file's first [200].")
+    ] = None,
+    stride: Annotated[int | None, typer.Option(min=1, help="Keep every n-th point [darcy 5, navier_stokes 1].")] = None,
+    input_key: Annotated[str | None, typer.Option(help="Variable that holds the input [coeff, u].")] = None,
+    target_key: Annotated[str | None, typer.Option(help="Variable that holds the target [sol, u].")] = None,
+) -> None:
+    """Convert raw fields into a chunked, sharded Zarr store with statistics, splits and checksums.
+
+    \b
+    Examples:
+      geomano data convert smooth1.mat smooth2.mat --problem darcy --out data/darcy.zarr
+      geomano data convert mine.h5 --problem darcy --input-key k --target-key p --stride 1 --out data/mine.zarr
+      mpirun -n 8 geomano data convert ns.mat --problem navier_stokes --out data/navier_stokes.zarr
+    """
+    from geomano_hpc.data_prep.convert import convert as write
+    from geomano_hpc.data_prep.problems import problem as known
+    from geomano_hpc.data_prep.ranks import abort_all, communicator
+
+    if len(sources) > 2:
+        raise typer.BadParameter("give one file, or two: training and test", param_hint="SOURCES")
+    settings = known(
+        problem, train_samples=train, test_samples=test, stride=stride, input_key=input_key, target_key=target_key
+    )
+    world = communicator()
+    with abort_all(world):
+        made = write(sources, settings, out, world)
+    if world.rank == 0:
+        typer.echo(f"{'wrote' if made else 'already there, reused:'} {out}")
+
+
+@app.command()
+def verify(store: Store) -> None:
+    """Check every checksum, shape and sample of a store; exit code 1 names what is bad.
+
+    \b
+    Example:
+      geomano data verify data/darcy.zarr
+    """
+    from geomano_hpc.data_prep.verify import verify as check
+
+    problems = check(store)
+    if problems:
+        raise DataError("; ".join(problems))
+    typer.echo(f"{store}: good")
+
+
+@app.command()
+def info(store: Store) -> None:
+    """Show what a store holds and where it came from.
+
+    \b
+    Example:
+      geomano data info data/darcy.zarr
+    """
+    from geomano_hpc.data_prep.verify import describe
+
+    lines = describe(store)
+    width = max(map(len, lines))
+    for name, text in lines.items():
+        typer.echo(f"{name:<{width}}  {text}")

@@ -1,0 +1,109 @@
+"""geomano doctor"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+
+import typer
+
+
+def doctor() -> None:
+    """Show what this machine offers: GPUs, scan backends and why one is missing, MPI, Slurm, versions.
+
+    Exit code 0 if training can run here, 1 if not.
+
+    \b
+    Example:
+      geomano doctor
+    """
+    typer.echo(f"{'python':16} {platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores")
+    can_train = True
+    for name, check, needed in _CHECKS:
+        try:
+            lines = check()
+            good = True
+        except Exception as error:
+            lines, good = [f"not available: {' '.join(str(error).split())}"], False
+        mark = "ok" if good else ("MISSING" if needed else "-")
+        for number, line in enumerate(lines):
+            typer.echo(f"{name if number == 0 else '':16} {mark if number == 0 else '':8}{line}")
+        can_train = can_train and (good or not needed)
+    typer.echo("training can run here" if can_train else "training cannot run here: see the lines marked MISSING")
+    raise typer.Exit(0 if can_train else 1)
+
+
+def _versions() -> list[str]:
+    from geomano_hpc.training.environment import package_versions
+
+    return [", ".join(f"{name} {found or 'missing'}" for name, found in package_versions().items())]
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError(f"torch {torch.__version__} sees no GPU; training runs on the CPU")
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def _scan_backends() -> list[str]:
+    from geomano_hpc.kernels import backend_statuses, choose_backend
+
+    lines = [
+        f"{status.name}: {'available' if status.available else 'not available'}, {status.reason}"
+        for status in backend_statuses()
+    ]
+    return [*lines, f"auto takes: {choose_backend('auto')}"]
+
+
+def _training_step() -> list[str]:
+    """A forward and backward pass of a tiny model, so that the answer is shown and not guessed."""
+    import torch
+
+    from geomano_hpc.config import ModelConfig
+    from geomano_hpc.models import build_model
+
+    model = build_model(ModelConfig(depth=1, embedding=8, dstate=2), in_channels=1, out_channels=1)
+    model(torch.randn(1, 4, 4, 1)).square().sum().backward()
+    return ["a tiny model ran forward and backward"]
+
+
+def _deepspeed() -> list[str]:
+    from geomano_hpc.training.engine import import_deepspeed, pick_device
+    from geomano_hpc.training.ranks import Ranks
+
+    device = pick_device(Ranks(0, 1, 0))
+    return [f"version {import_deepspeed(device).__version__} on {device.type}"]
+
+
+def _mpi() -> list[str]:
+    """In a process of its own: a broken MPI may end the process that loads it."""
+    program = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0])"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    if found.returncode:
+        reason = (found.stderr.strip().splitlines() or ["it crashed"])[-1]
+        raise RuntimeError(f"{reason} (needed only for data conversion with several ranks)")
+    return [found.stdout.strip()]
+
+
+def _slurm() -> list[str]:
+    sbatch = shutil.which("sbatch")
+    if sbatch is None:
+        raise RuntimeError("no sbatch on this machine (needed only for --cluster slurm)")
+    return [
+        subprocess.run([sbatch, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    ]
+
+
+_CHECKS: tuple[tuple[str, Callable[[], list[str]], bool], ...] = (
+    ("versions", _versions, True),
+    ("GPUs", _gpus, False),
+    ("scan backends", _scan_backends, True),
+    ("DeepSpeed", _deepspeed, True),
+    ("training step", _training_step, True),
+    ("MPI", _mpi, False),
+    ("Slurm", _slurm, False),
+)

@@ -1,0 +1,49 @@
+"""What a submitted job does: train one run folder, and say in the folder how it failed, if it did."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geomano_hpc.atomic import write_json
+
+
+def failure_file(run: Path) -> Path:
+    return run / "failure.json"
+
+
+def last_failure(run: Path) -> str | None:
+    file = failure_file(run)
+    return str(json.loads(file.read_text(encoding="utf-8"))["error"]) if file.is_file() else None
+
+
+@dataclass(frozen=True)
+class TrainRun:
+    """A picklable job. It resumes from the newest checkpoint, so the cluster may start it as often as it likes."""
+
+    run: str
+    working_folder: str
+    threads: int | None = None
+
+    def __call__(self) -> dict[str, Any]:
+        os.chdir(self.working_folder)
+        if self.threads is not None:
+            os.environ["OMP_NUM_THREADS"] = str(self.threads)  # before torch is imported
+        run = Path(self.run)
+        failure_file(run).unlink(missing_ok=True)
+        try:
+            from geomano_hpc.training.loop import train
+            from geomano_hpc.training.run_folder import RunFolder
+
+            folder = RunFolder(run)
+            return train(folder.recipe(), folder)
+        except Exception as error:
+            write_json(failure_file(run), {"error": f"{type(error).__name__}: {error}"})
+            raise
+
+    def checkpoint(self) -> Any:
+        """submitit calls this when the job is about to be preempted or timed out: submit it again as it is."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)

@@ -1,0 +1,122 @@
+"""Run a study: keep its plan, start what is not finished, here with a bounded number at once or as a Slurm array."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from geomano_hpc.atomic import write_json, write_text
+from geomano_hpc.data import ensure_store
+from geomano_hpc.launch.job import TrainRun, last_failure
+from geomano_hpc.launch.status import JOB_FILE, run_status
+from geomano_hpc.launch.study import PlannedRun, Study
+from geomano_hpc.slurm import Resources, make_executor
+from geomano_hpc.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Outcome:
+    finished_before: int
+    started: int
+    failed: dict[str, str]  # run -> error
+
+
+def keep_plan(study: Study, runs: Sequence[PlannedRun], folder: Path) -> list[RunFolder]:
+    """Write the study and the recipe of each run into its folder. Returns the runs that are not finished."""
+    write_text(folder / "study.yaml", yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False))
+    folders = []
+    for run in runs:
+        run_folder = RunFolder(folder / run.name)
+        run_folder.write_recipe(run.recipe)
+        folders.append(run_folder)
+    for recipe in {run.recipe.data.store: run.recipe for run in runs}.values():
+        ensure_store(recipe.data)
+    return [run_folder for run_folder in folders if not run_folder.is_finished]
+
+
+def run_here(study: Study, runs: Sequence[PlannedRun], folder: Path, at_once: int) -> Outcome:
+    """Train every unfinished run on this machine, `at_once` at a time, with the cores divided between them."""
+    waiting = keep_plan(study, runs, folder)
+    started = len(waiting)
+    threads = max(1, (os.cpu_count() or 1) // at_once)
+    executor = make_executor("local", folder / "jobs", study.name, Resources())
+    running: list[tuple[RunFolder, Any]] = []
+    failed: dict[str, str] = {}
+    with _Display(waiting) as display:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                run = waiting.pop(0)
+                job = executor.submit(TrainRun(str(run.path), str(Path.cwd()), threads))
+                write_json(run.path / JOB_FILE, {"cluster": "local", "job_id": job.job_id})
+                running.append((run, job))
+            time.sleep(0.5)
+            display.update()
+            for run, job in [entry for entry in running if entry[1].done()]:
+                running.remove((run, job))
+                if not run.is_finished:
+                    failed[run.path.name] = last_failure(run.path) or f"the process ended early; see {job.paths.stderr}"
+    return Outcome(len(runs) - started, started, failed)
+
+
+def submit_to_slurm(study: Study, runs: Sequence[PlannedRun], folder: Path, resources: Resources) -> list[str]:
+    """Submit every unfinished run as one task of an array job. Returns the job ids."""
+    executor = make_executor("slurm", folder / "jobs", study.name, resources)
+    waiting = keep_plan(study, runs, folder)
+    if not waiting:
+        return []
+    with executor.batch():
+        jobs = [executor.submit(TrainRun(str(run.path), str(Path.cwd()))) for run in waiting]
+    for run, job in zip(waiting, jobs, strict=True):
+        write_json(run.path / JOB_FILE, {"cluster": "slurm", "job_id": job.job_id, "folder": str(folder / "jobs")})
+    return [job.job_id for job in jobs]
+
+
+class _Display:
+    """One line per run: a bar each on a terminal, a line when something changes in a log."""
+
+    def __init__(self, runs: Sequence[RunFolder]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = Console(stderr=True)
+        self._runs = list(runs)
+        self._said: dict[str, str] = {}
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("epoch {task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> "_Display":
+        self._bars.start()
+        for run in self._runs:
+            total = run.recipe().training.epochs
+            self._tasks[run.path.name] = self._bars.add_task(run.path.name, total=total, note="waiting", start=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def update(self) -> None:
+        for run in self._runs:
+            status = run_status(run)
+            error = "" if status.test_rel_l2 is None else f" rel-L2 {status.test_rel_l2:.4f}"
+            note = f"{status.state}{error}"
+            task = self._tasks[status.name]
+            if status.state != "planned":
+                self._bars.start_task(task)
+            self._bars.update(task, completed=status.epoch, note=note)
+            if status.state in ("done", "failed"):
+                self._bars.stop_task(task)
+            if not self._console.is_terminal and status.state != self._said.get(status.name, "planned"):
+                self._said[status.name] = status.state
+                print(f"{status.name}: {note}", flush=True)

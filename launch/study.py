@@ -1,0 +1,80 @@
+"""A study is data: a recipe, axes to vary, and seeds. Planning turns it into runs with stable names."""
+
+import hashlib
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from geomano_hpc.config import Recipe, load_recipe, recipe_from_mapping, recipe_names, set_by_path, to_yaml
+from geomano_hpc.errors import ConfigError
+
+_SHIPPED = resources.files("geomano_hpc.launch") / "studies"
+
+
+class Study(BaseModel):
+    """A base recipe, overrides for all runs, axes whose values are combined with each other, and seeds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    recipe: str
+    set: dict[str, Any] = Field(default_factory=dict)
+    axes: dict[str, list[Any]] = Field(default_factory=dict)
+    seeds: list[int] = Field(default=[0, 1, 2, 3, 4], min_length=1)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    name: str
+    recipe: Recipe
+
+
+def study_names() -> list[str]:
+    return sorted(entry.name.removesuffix(".yaml") for entry in _SHIPPED.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_study(name_or_path: str) -> Study:
+    """A shipped study, a study file, or a recipe, which makes a study of five seeds."""
+    if name_or_path in study_names():
+        text, source = (_SHIPPED / f"{name_or_path}.yaml").read_text(encoding="utf-8"), f"study {name_or_path}"
+    elif name_or_path in recipe_names():
+        return Study(name=name_or_path, recipe=name_or_path)
+    elif Path(name_or_path).is_file():
+        text, source = Path(name_or_path).read_text(encoding="utf-8"), name_or_path
+    else:
+        known = ", ".join([*study_names(), *recipe_names()])
+        raise ConfigError(f"no study, recipe or file {name_or_path!r}; known: {known}")
+    try:
+        content = yaml.safe_load(text)
+        if isinstance(content, dict) and "recipe" not in content:  # a recipe of the user's own
+            return Study(name=Path(name_or_path).stem, recipe=name_or_path)
+        return Study.model_validate(content)
+    except (yaml.YAMLError, ValidationError) as error:
+        raise ConfigError(f"{source}: not a valid study: {' '.join(str(error).split())}") from None
+
+
+def plan(study: Study, overrides: Iterable[str] = ()) -> list[PlannedRun]:
+    """Every run of the study, in order. A run's name tells its axes and seed and carries a hash of its whole recipe."""
+    base = load_recipe(study.recipe, overrides)
+    runs = []
+    for values in itertools.product(*study.axes.values()):
+        point = dict(zip(study.axes, values, strict=True))
+        for seed in study.seeds:
+            content = base.model_dump(mode="json")
+            for path, value in {**study.set, **point, "training.seed": seed}.items():
+                set_by_path(content, path, value)
+            recipe = recipe_from_mapping(content, f"study {study.name}")
+            runs.append(PlannedRun(run_name(point, recipe), recipe))
+    return runs
+
+
+def run_name(point: dict[str, Any], recipe: Recipe) -> str:
+    words = [f"{path.rpartition('.')[2]}-{value}" for path, value in point.items()] + [f"seed-{recipe.training.seed}"]
+    digest = hashlib.sha256(to_yaml(recipe).encode()).hexdigest()[:8]
+    return "_".join(word.replace("/", "-") for word in [*words, digest])
