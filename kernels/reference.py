@@ -24,7 +24,7 @@ def geo_scan_reference(
     kind: str,
     correction: str,
 ) -> torch.Tensor:
-    """The merged y of Eq. (1D GeoMamba-SSM) or Eq. (2D GeoMamba-SSM); dt is the discretised time step, after softplus."""
+    """The merged y of Eq. (1D GeoMamba-SSM) or Eq. (2D GeoMamba-SSM); dt is the time step after softplus."""
     y_BHWE = torch.zeros_like(x_BHWE)
     recursion = {"1d": recursion_1d, "2d": recursion_2d}[kind]
     for k, order in enumerate(orders):
@@ -59,7 +59,7 @@ def recursion_2d(Abar_BHWNE: torch.Tensor, Bbar_x_BHWNE: torch.Tensor) -> torch.
 
 
 def _linear_recurrence(a: torch.Tensor, b: torch.Tensor, axis: int) -> torch.Tensor:
-    """h[t] = a[t] h[t-1] + b[t] along an axis. `unbind`, because the gradient of indexing is quadratic in the length."""
+    """h[t] = a[t] h[t-1] + b[t] along an axis. `unbind`, since the gradient of indexing is quadratic."""
     states = []
     h = None
     for a_t, b_t in zip(a.unbind(axis), b.unbind(axis), strict=True):

@@ -84,11 +84,8 @@ class PositionalEncoding(nn.Module):
 
     def forward(self, z_BhwD: torch.Tensor) -> torch.Tensor:
         _, h, w, _ = z_BhwD.shape
-        centres = torch.meshgrid(
-            (torch.arange(h, device=z_BhwD.device) + 0.5) / h,
-            (torch.arange(w, device=z_BhwD.device) + 0.5) / w,
-            indexing="ij",
-        )
+        along = [(torch.arange(n, device=z_BhwD.device) + 0.5) / n for n in (h, w)]
+        centres = torch.meshgrid(*along, indexing="ij")
         angles = torch.stack(centres, dim=-1)[..., None].to(z_BhwD.dtype) * self.frequencies
         features = torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(-2)
         return self.project(features)

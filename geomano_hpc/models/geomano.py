@@ -1,4 +1,7 @@
-"""GeoMaNO: encoder, T layers, decoder (section "Novel Method"). Axes: B batch, H x W grid, h x w patches, D embedding."""
+"""GeoMaNO: encoder, T layers, decoder (section "Novel Method").
+
+Axes: B batch, H x W grid, h x w patches, D embedding, C channels.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Numbers that the paper prints, as data. Relative L2 errors of table "Performance comparison on standard benchmarks"."""
+"""Numbers that the paper prints, as data: table "Performance comparison on standard benchmarks", relative L2 errors."""
 
 # model -> (Navier-Stokes, Darcy)
 MAIN = {

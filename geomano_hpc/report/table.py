@@ -32,6 +32,13 @@ class Row:
             return "-"
         return f"{self.mean:.5f}" + ("" if self.deviation is None else f" ± {self.deviation:.5f}")
 
+    def cells(self) -> list[str]:
+        unfinished = ", ".join(self.unfinished) or "-"
+        return [self.variant, self.in_words(), str(len(self.errors)), unfinished, str(self.parameters or "-")]
+
+
+COLUMNS = ("variant", "test rel-L2 (mean ± std over seeds)", "seeds", "not finished", "parameters")
+
 
 @dataclass(frozen=True)
 class Table:
@@ -44,22 +51,13 @@ class Table:
         if not numbers:
             return []
         others = sorted((error, model) for model, error in numbers.items() if model != "GeoMaNO")[:3]
-        return [
-            f"published for {PROTOCOL[self.problem]}: GeoMaNO {numbers['GeoMaNO']:.4f} ± {DEVIATION[self.problem]:.1e}, "
-            + ", ".join(f"{model} {error:.4f}" for error, model in others)
-        ]
+        ours = f"GeoMaNO {numbers['GeoMaNO']:.4f} ± {DEVIATION[self.problem]:.1e}"
+        best = ", ".join(f"{model} {error:.4f}" for error, model in others)
+        return [f"published for {PROTOCOL[self.problem]}: {ours}, {best}"]
 
     def to_markdown(self) -> str:
-        lines = [
-            f"# {self.study}",
-            "",
-            "| variant | test rel-L2 (mean ± std over seeds) | seeds | not finished | parameters |",
-            "|---|---|---|---|---|",
-        ]
-        lines += [
-            f"| {row.variant} | {row.in_words()} | {len(row.errors)} | {', '.join(row.unfinished) or '-'} | {row.parameters or '-'} |"
-            for row in self.rows
-        ]
+        lines = [f"# {self.study}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+        lines += [f"| {' | '.join(row.cells())} |" for row in self.rows]
         return "\n".join([*lines, "", *self.published_lines()]) + "\n"
 
 

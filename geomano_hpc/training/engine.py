@@ -50,7 +50,7 @@ def start_engine(model: nn.Module, config: TrainingConfig, total_steps: int, ran
         optimizer=optimizer,
         lr_scheduler=scheduler,
         config={
-            # The loop makes its own batches, whose last may be smaller; DeepSpeed only wants to know of no accumulation.
+            # The loop makes its own batches; DeepSpeed only has to know that nothing is accumulated.
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
             "gradient_clipping": config.clip or 0.0,

@@ -96,9 +96,9 @@ class Training:
         metrics = MetricsWriter(self.folder, self.position.epoch) if self.ranks.is_main else None
         left = (config.epochs - self.position.epoch) * self.steps_per_epoch
         logger.info(
-            "training %s: %d parameters, %d samples, epochs %d to %d on %s",
-            self.recipe.name, self.parameters, len(self.task.split), self.position.epoch + 1, config.epochs, self.engine.device,
-        )  # fmt: skip
+            f"training {self.recipe.name}: {self.parameters} parameters, {len(self.task.split)} samples, "
+            f"epochs {self.position.epoch + 1} to {config.epochs} on {self.engine.device}"
+        )
         with progress(self.recipe.name, left) as advance:
             for epoch in range(self.position.epoch + 1, config.epochs + 1):
                 line = self._epoch(epoch, advance)
