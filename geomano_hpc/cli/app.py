@@ -69,14 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         exit_code = app(words, prog_name="geomano", standalone_mode=False)
     except GeomanoError as error:
         _fail(str(error), error.exit_code, debug)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted; what was finished is kept", 1, debug)
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's own: an unknown option, a missing argument
             _wrong_usage(error, debug)
         _fail(f"{type(error).__name__}: {error} (not expected: --debug shows where)", 1, debug)
-    else:
-        sys.exit(exit_code if isinstance(exit_code, int) else 0)
+    if exit_code == 130:  # typer's code for Ctrl-C
+        _fail("interrupted; what was finished is kept", 1, debug=False)
+    sys.exit(exit_code if isinstance(exit_code, int) else 0)
 
 
 def _wrong_usage(error: Any, debug: bool) -> NoReturn:

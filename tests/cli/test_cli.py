@@ -1,0 +1,231 @@
+"""The command as a user meets it: exit codes, one-line errors, help."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from geomano_hpc.cli.app import main
+from geomano_hpc.config import Recipe, recipe_names, to_yaml
+
+GROUPS = ("", "data", "bench")
+COMMANDS = [
+    "data generate",
+    "data convert",
+    "data verify",
+    "data info",
+    "train",
+    "eval",
+    "launch",
+    "status",
+    "report",
+    "bench kernels",
+    "monitor",
+    "doctor",
+]
+
+
+@pytest.fixture(autouse=True)
+def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def geomano(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.parametrize("command", [*GROUPS, *COMMANDS])
+def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert geomano(*command.split(), "-h") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"Usage: geomano {command}".rstrip())
+    if command in COMMANDS:
+        assert re.search(rf"Examples?:\n +.*geomano {command}", shown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (("frobnicate",), 2, "error: No such command 'frobnicate' (see geomano -h)"),
+        (("train",), 2, "error: Missing argument"),
+        (
+            ("train", "darcy", "--set", "model.dept=4"),
+            2,
+            "error: recipe darcy: unknown key model.dept; did you mean 'depth'?",
+        ),
+        (("train", "darcy"), 1, "error: data/darcy.zarr: no such store; convert your raw file with"),
+        (("train", "darcy_smoke", "--set", "model.scan_backend=cuda"), 1, "unknown scan backend 'cuda'"),
+        (("eval", "nowhere"), 1, "error: nowhere: the run has no trained weights yet"),
+        (("launch", "nothing"), 2, "error: no study, recipe or file 'nothing'"),
+        (("launch", "darcy", "--grid", "model.depth"), 2, "write it as key=value,value"),
+        (("launch", "darcy_smoke", "--cluster", "slurm"), 2, "no sbatch on this machine"),
+        (("status", "nothing"), 2, "error: no study 'nothing' under runs; there are none yet"),
+        (("report", "nothing"), 2, "error: no study 'nothing'"),
+        (("data", "info", "nothing.zarr"), 1, "error: nothing.zarr: no such store"),
+        (("data", "generate", "heat", "--out", "x.h5"), 2, "error: --problem 'heat' is not known"),
+        (("data", "convert", "a", "b", "c", "--problem", "darcy", "--out", "x"), 2, "give one file, or two"),
+    ],
+)
+def test_errors_are_one_line_that_says_what_to_do(
+    arguments: tuple[str, ...],
+    exit_code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if "slurm" in arguments:
+        monkeypatch.setenv("PATH", "/nowhere")
+    if "model.scan_backend=cuda" in arguments:
+        arguments += ("--set", "data.generate.train_samples=4", "--set", "data.generate.test_samples=2")
+    assert geomano(*arguments) == exit_code
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+    assert len([line for line in shown.splitlines() if line.startswith("error: ")]) == 1
+
+
+def test_traceback_only_with_debug(capsys: pytest.CaptureFixture[str]) -> None:
+    assert geomano("data", "info", "nothing.zarr", "--debug") == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert shown.splitlines()[-1].startswith("error: nothing.zarr: no such store")
+
+
+def test_unexpected_error_is_one_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geomano_hpc.data_prep.verify.describe", lambda _: 1 / 0)
+    assert geomano("data", "info", "x") == 1
+    assert capsys.readouterr().err == "error: ZeroDivisionError: division by zero (not expected: --debug shows where)\n"
+
+
+def test_interrupt_is_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("geomano_hpc.data_prep.verify.describe", interrupted)
+    assert geomano("data", "info", "x") == 1
+    assert capsys.readouterr().err.strip().endswith("error: interrupted; what was finished is kept")
+
+
+def test_help_and_import_load_nothing_heavy() -> None:
+    program = (
+        "import sys, geomano_hpc\n"
+        "from geomano_hpc.cli.app import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'deepspeed', 'mpi4py', 'numpy', 'zarr', 'h5py', 'submitit', 'matplotlib', 'pydantic'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert geomano("--version") == 0
+    assert re.fullmatch(r"geomano_hpc \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_print_config_prints_the_resolved_recipe(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert geomano("train", name, "--print-config", "--set", "model.depth=3") == 0
+    assert "\n  depth: 3\n" in capsys.readouterr().out
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_doctor_says_that_training_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert geomano("doctor") == 0
+    shown = capsys.readouterr().out
+    assert "reference: available" in shown
+    assert "training can run here" in shown
+
+
+def test_doctor_fails_where_training_cannot_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    assert geomano("doctor") == 1
+    shown = capsys.readouterr().out
+    assert re.search(r"DeepSpeed +MISSING", shown)
+    assert "training cannot run here" in shown
+
+
+def test_dry_run_shows_runs_and_submission_file_and_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--seeds", "2", "--grid", "model.depth=2,4", "--cluster", "slurm", "--partition", "gpu", "--dry-run")
+    assert geomano("launch", "darcy", *arguments) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("to run") == 4
+    assert "#SBATCH --array=0-3%4" in shown
+    assert "#SBATCH --partition=gpu" in shown
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_whole_chain_by_commands(tiny_recipe: Recipe, darcy_raw: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ("--problem", "darcy", "--train", "10", "--test", "4", "--stride", "2")
+    assert geomano("data", "convert", str(darcy_raw), *sizes, "--out", "data/tiny.zarr") == 0
+    assert geomano("data", "convert", str(darcy_raw), *sizes, "--out", "data/tiny.zarr") == 0
+    assert "already there, reused: data/tiny.zarr" in capsys.readouterr().out
+    assert geomano("data", "verify", "data/tiny.zarr") == 0
+    assert geomano("data", "info", "data/tiny.zarr") == 0
+    assert "10 train, 4 test" in capsys.readouterr().out
+    Path("tiny.yaml").write_text(to_yaml(tiny_recipe))
+    options = ("--set", "data.store=data/tiny.zarr", "--set", "training.epochs=1")
+    assert geomano("launch", "tiny.yaml", "--seeds", "2", "--name", "mine", *options) == 0
+    assert "2 of 2 runs finished (0 were before)" in capsys.readouterr().out
+    assert geomano("status", "mine") == 0
+    assert capsys.readouterr().out.count("done") == 2
+    assert geomano("report", "mine", "--format", "markdown", "--no-figures") == 0
+    table = capsys.readouterr().out
+    run = sorted(Path("runs/mine").glob("seed-0_*"))[0]
+    assert geomano("eval", str(run)) == 0
+    assert re.search(r"test rel-L2 \d\.\d+ on 4 samples of data/tiny.zarr", capsys.readouterr().out)
+    assert "| 2 | - |" in table
+    assert geomano("report", "mine", "--format", "pdf") == 2
+    assert geomano("train", "tiny.yaml", *options, "--runs", "other") == 0
+    assert "test rel-L2" in capsys.readouterr().out
+
+
+def test_monitor_serves_the_study_on_loopback_only(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "geomano_hpc", "monitor", "mine", "--port", str(port)]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            page = _wait_for_page(f"http://127.0.0.1:{port}/", process)
+            assert b"TensorBoard" in page
+            listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+            assert f"0100007F:{port:04X}" in listening
+            assert f"00000000:{port:04X}" not in listening
+        finally:
+            os.killpg(process.pid, 15)
+
+
+def _wait_for_page(address: str, process: "subprocess.Popen[bytes]") -> bytes:
+    for _ in range(240):
+        try:
+            with urllib.request.urlopen(address) as answer:  # noqa: S310 (loopback)
+                return bytes(answer.read())
+        except OSError:
+            assert process.poll() is None, "the monitor ended"
+            time.sleep(0.25)
+    raise AssertionError("the monitor did not answer")
+
+
+def test_recipes_and_studies_complete_in_the_shell() -> None:
+    environment = {
+        **os.environ,
+        "_GEOMANO_COMPLETE": "complete_bash",
+        "COMP_WORDS": "geomano train darcy_",
+        "COMP_CWORD": "2",
+    }
+    program = "from geomano_hpc.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert "darcy_smoke" in done.stdout

@@ -1,0 +1,99 @@
+from pathlib import Path
+
+import pytest
+
+from geomano_hpc.config import load_recipe, recipe_from_mapping, recipe_names, to_yaml
+from geomano_hpc.errors import ConfigError
+
+
+def test_paper_recipes_hold_the_papers_tables() -> None:
+    """Tables "Training configurations" and "Model configurations"."""
+    darcy, navier_stokes = load_recipe("darcy"), load_recipe("navier_stokes")
+    for recipe in (darcy, navier_stokes):
+        assert (recipe.model.depth, recipe.model.dstate, recipe.model.expand) == (8, 16, 1)
+        assert (recipe.training.epochs, recipe.training.lr) == (500, 3e-4)
+        assert (recipe.training.optimizer, recipe.training.scheduler) == ("adamw", "onecycle")
+        assert recipe.model.encoder == "pointwise"
+        assert recipe.model.orders == "paper"
+    assert (darcy.model.embedding, navier_stokes.model.embedding) == (64, 256)
+    assert (darcy.training.batch_size, navier_stokes.training.batch_size) == (4, 2)
+    assert (darcy.loss.gradient_weight, navier_stokes.loss.gradient_weight) == (0.1, 0.0)
+    # best rows of the ablation tables
+    assert (darcy.model.kind, darcy.model.correction, darcy.model.positional_encoding) == ("2d", "0011", False)
+    assert (navier_stokes.model.kind, navier_stokes.model.correction) == ("1d", "learnable")
+    assert navier_stokes.model.positional_encoding
+    # the benchmark's
+    assert (darcy.training.clip, darcy.training.weight_decay) == (0.1, 1e-5)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_resolved_recipe_reads_back_equal(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    file = tmp_path / "recipe.yaml"
+    file.write_text(to_yaml(recipe))
+    assert load_recipe(str(file)) == recipe
+
+
+def test_overrides_are_typed_by_the_tree() -> None:
+    recipe = load_recipe(
+        "darcy",
+        [
+            "model.depth=4",
+            "training.lr=1e-3",
+            "model.correction=0111",
+            "model.positional_encoding=true",
+            "training.clip=null",
+        ],
+    )
+    assert recipe.model.depth == 4
+    assert recipe.training.lr == 1e-3
+    assert recipe.model.correction == "0111"
+    assert recipe.model.positional_encoding is True
+    assert recipe.training.clip is None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.dept=4", "unknown key model.dept; did you mean 'depth'?"),
+        ("modle.depth=4", "unknown key modle; did you mean 'model'?"),
+        ("data.generate.gird=9", "unknown key data.generate.gird; did you mean 'grid'?"),
+        ("model.zzzzzz=4", "unknown key model.zzzzzz; valid keys here: name, depth"),
+        ("model.depth=four", "model.depth: Input should be a valid integer"),
+        ("model.depth=0", "model.depth: Input should be greater than 0"),
+        ("model.kind=3d", "model.kind: Input should be '1d' or '2d'"),
+        ("model.correction=01", "needs four digits"),
+        ("model.patch=2", "encoder pointwise does not go with patch 2"),
+        ("training.epochs.x=2", "training.epochs.x: epochs is a value"),
+        ("model.depth", "write it as key=value"),
+        ("data={", "not valid YAML"),
+    ],
+)
+def test_wrong_override_names_the_key_in_one_line(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe("darcy_smoke", [override])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_mask_without_quotes_in_a_file_is_an_error_that_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"model\.correction: write the mask in quotes"):
+        recipe_from_mapping({"name": "x", "data": {"store": "s"}, "model": {"correction": 9}}, "mine.yaml")
+
+
+def test_missing_key_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"mine.yaml: data is missing"):
+        recipe_from_mapping({"name": "x"}, "mine.yaml")
+
+
+@pytest.mark.parametrize(("text", "message"), [("a: [", "not valid YAML"), ("- a", "expected a mapping")])
+def test_broken_recipe_file_is_named(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=f"broken.yaml.*{message}"):
+        load_recipe(str(file))
+
+
+def test_unknown_recipe_suggests_the_closest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'darcy_smoke'"):
+        load_recipe("darcy_smok")

@@ -1,0 +1,67 @@
+"""Studies on this machine, through submitit's local executor: real processes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from geomano_hpc.config import Recipe, to_yaml
+from geomano_hpc.launch import Study, plan
+from geomano_hpc.launch.job import TrainRun, failure_file
+from geomano_hpc.launch.run import run_here
+from geomano_hpc.launch.status import run_status, study_status
+from geomano_hpc.training.run_folder import RunFolder
+
+
+@pytest.fixture
+def recipe_file(tiny_recipe: Recipe, tmp_path: Path) -> Path:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(to_yaml(tiny_recipe))
+    return file
+
+
+def test_one_failed_run_does_not_stop_the_others_and_a_second_launch_starts_only_what_is_missing(
+    recipe_file: Path, tmp_path: Path
+) -> None:
+    # More samples than there are: that run fails when it starts.
+    study = Study(name="s", recipe=str(recipe_file), axes={"data.train_samples": [4, 99]}, seeds=[0, 1])
+    runs = plan(study)
+    folder = tmp_path / "runs" / "s"
+    outcome = run_here(study, runs, folder, at_once=2)
+    assert outcome.started == 4
+    assert sorted(outcome.failed) == sorted(run.name for run in runs if "99" in run.name)
+    assert all("data.train_samples is 99, the store has 10" in error for error in outcome.failed.values())
+    states = {status.name: status.state for status in study_status(folder)}
+    assert sorted(states.values()) == ["done", "done", "failed", "failed"]
+
+    good = Study(name="s", recipe=str(recipe_file), axes={"data.train_samples": [4]}, seeds=[0, 1, 2])
+    written = {path: path.stat().st_mtime_ns for path in folder.glob("*/result.json")}
+    outcome = run_here(good, plan(good), folder, at_once=2)
+    assert (outcome.finished_before, outcome.started, outcome.failed) == (2, 1, {})
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+
+
+def test_states_of_a_run(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.write_recipe(tiny_recipe)
+    assert run_status(folder).state == "planned"
+    with folder.held():
+        assert run_status(folder).state == "running"
+    folder.metrics_file.write_text(json.dumps({"epoch": 1, "train_loss": 0.5, "test_rel_l2": 0.25}) + "\n{cut off")
+    status = run_status(folder)
+    assert (status.state, status.epoch, status.epochs, status.train_loss, status.test_rel_l2) == (
+        "stopped",
+        1,
+        3,
+        0.5,
+        0.25,
+    )
+    failure_file(folder.path).write_text('{"error": "it broke"}')
+    assert (run_status(folder).state, run_status(folder).note) == ("failed", "it broke")
+    folder.write_result({"rel_l2": 0.1})
+    assert run_status(folder).state == "done"
+
+
+def test_job_submits_itself_again_when_it_is_preempted() -> None:
+    job = TrainRun("runs/s/r", "/")
+    assert job.checkpoint().function is job

@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+
+from geomano_hpc.errors import ConfigError
+from geomano_hpc.launch import Study, load_study, plan, study_names
+
+
+def test_main_studies_repeat_the_papers_recipes_with_five_seeds() -> None:
+    for name in ("darcy", "navier_stokes"):
+        study = load_study(f"{name}_main")
+        assert (study.recipe, study.seeds) == (name, [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_shipped_study_plans(name: str) -> None:
+    runs = plan(load_study(name))
+    assert len({run.name for run in runs}) == len(runs) == 5
+
+
+def test_grid_is_every_combination_with_every_seed() -> None:
+    study = Study(name="s", recipe="darcy", axes={"model.depth": [2, 4], "model.dstate": ["8", "16"]}, seeds=[0, 7])
+    runs = plan(study, ["training.epochs=3"])
+    assert len(runs) == 8
+    assert {(run.recipe.model.depth, run.recipe.model.dstate, run.recipe.training.seed) for run in runs} == {
+        (depth, dstate, seed) for depth in (2, 4) for dstate in (8, 16) for seed in (0, 7)
+    }
+    assert all(run.recipe.training.epochs == 3 for run in runs)
+    assert runs[0].name.startswith("depth-2_dstate-8_seed-0_")
+
+
+def test_name_of_a_run_changes_with_its_recipe_and_with_nothing_else() -> None:
+    study = Study(name="s", recipe="darcy", seeds=[0])
+    (one,), (same,), (other,) = plan(study), plan(study), plan(study, ["training.lr=1e-3"])
+    assert one.name == same.name != other.name
+
+
+def test_recipe_makes_a_study_of_five_seeds(tmp_path: Path) -> None:
+    assert load_study("darcy_smoke").seeds == [0, 1, 2, 3, 4]
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("name: mine\ndata: {store: data/mine.zarr}\n")
+    assert plan(load_study(str(mine)))[0].recipe.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: s\nrecipe: darcy\nsedes: [1]\n", "sedes"),
+        ("name: s\nrecipe: [", "not a valid study"),
+        ("name: s\nrecipe: darcy\nseeds: []\n", "seeds"),
+    ],
+)
+def test_broken_study_file_is_named(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_study(str(file))
+    assert str(file) in str(caught.value)
+
+
+def test_unknown_study_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"no study, recipe or file 'x'.*darcy_main"):
+        load_study("x")
+
+
+def test_axis_with_an_unknown_key_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"study s: unknown key model.dept; did you mean 'depth'"):
+        plan(Study(name="s", recipe="darcy", axes={"model.dept": [1]}))
