@@ -1,8 +1,8 @@
 """Darcy flow -div(a grad u) = 1 on the unit square, u = 0 on the boundary, as the FNO authors make it.
 
 Fields live at the cell centres (i + 1/2) / n. The equation is solved on the n x n nodes i / (n - 1): the coefficient is
-interpolated to the nodes, the solution back to the centres. Our choice: the coefficient is interpolated linearly, since a
-cubic spline, as the authors use, overshoots at the jumps, even below zero. The solutions differ by about 0.1 %.
+interpolated to the nodes, the solution back to the centres. Our choice: the coefficient is interpolated linearly, since
+a cubic spline, as the authors use, overshoots at the jumps, even below zero. The solutions differ by about 0.1 %.
 """
 
 import numpy as np
@@ -86,9 +86,8 @@ def solve_on_nodes(a: Field, tolerance: float = 1e-10, most_iterations: int = 10
         z = precondition(residual)
         rz, previous = float(np.vdot(residual, z)), rz
         direction = z + (rz / previous) * direction
-    raise DataError(
-        f"Darcy solver: residual {np.linalg.norm(residual):.1e}, wanted {target:.1e}, after {most_iterations} iterations"
-    )
+    reached = np.linalg.norm(residual)
+    raise DataError(f"Darcy solver: residual {reached:.1e}, wanted {target:.1e}, after {most_iterations} iterations")
 
 
 def sample(seed: int, index: int, n: int) -> tuple[Field, Field]:

@@ -28,7 +28,7 @@ def test_store_holds_the_raw_fields(darcy_raw: Path, darcy_store: Path) -> None:
     with h5py.File(darcy_raw) as raw:
         expected = np.concatenate([raw["sol"][:10], raw["sol"][-4:]])[:, ::2, ::2, None]
     assert np.array_equal(store.read("target", slice(0, 14)), expected)
-    assert store.array("input").metadata.dimension_names == ("sample", "x", "y", "channel")
+    assert store.array("input").metadata.to_dict()["dimension_names"] == ("sample", "x", "y", "channel")
     assert (store.card.split("train"), store.card.split("test")) == (slice(0, 10), slice(10, 14))
 
 

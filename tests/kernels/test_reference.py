@@ -137,7 +137,8 @@ def test_gradients_of_every_input(kind: str) -> None:
     names = list(inputs)
 
     def scan(*tensors: torch.Tensor) -> torch.Tensor:
-        return geo_scan(**dict(zip(names, tensors, strict=True)), orders=order_set("paper"), kind=kind)
+        named: dict[str, Any] = dict(zip(names, tensors, strict=True))
+        return geo_scan(**named, orders=order_set("paper"), kind=kind)
 
     assert torch.autograd.gradcheck(scan, [tensor.requires_grad_() for tensor in inputs.values()])
 

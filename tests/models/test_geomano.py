@@ -9,7 +9,7 @@ from geomano_hpc.models import build_model
 from geomano_hpc.models.encoder import from_patches, to_patches
 from geomano_hpc.models.geomamba import GeoMambaKernel
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, object]] = {
     "paper_2d": {"kind": "2d", "correction": "0011"},
     "paper_1d": {"kind": "1d", "correction": "learnable", "positional_encoding": True},
     "none": {"kind": "2d", "correction": "none"},

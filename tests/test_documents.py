@@ -1,0 +1,82 @@
+"""The Markdown is true: its commands run as written, its links lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def command_blocks() -> list[str]:
+    """The blocks of the README that are marked `sh`; `console` marks what needs a machine that is not here."""
+    return re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(block: str) -> list[str]:
+    return [line.split("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with a file of their own in it."""
+    folder = tmp_path_factory.mktemp("user")
+    rng = np.random.default_rng(0)
+    fields = {"permeability": rng.uniform(1, 2, (120, 16, 16)), "pressure": rng.uniform(0, 1, (120, 16, 16))}
+    savemat(folder / "mine.mat", fields)
+    return folder
+
+
+def run(command: str, workplace: Path) -> subprocess.CompletedProcess[str]:
+    in_checkout = command.startswith("make")
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "VENV": sys.prefix,
+        "DEMO_DIR": str(workplace / "demo"),
+        "DEMO_SIZE": "demo_tiny",
+    }
+    return subprocess.run(
+        command, shell=True, cwd=ROOT if in_checkout else workplace, env=environment, capture_output=True, text=True, check=False
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [command for block in command_blocks() for command in commands(block)])
+def test_readme_command_runs_as_written(command: str, workplace: Path) -> None:
+    if command == "make test":  # this very suite: only that it would run every check
+        planned = run("make --dry-run test", workplace)
+        assert all(tool in planned.stdout for tool in ("ruff check", "mypy", "lint-imports", "pytest"))
+        return
+    done = run(command, workplace)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if command == "make demo":
+        assert re.search(r"0\.\d+ ± 0\.\d+", done.stdout)
+        report = workplace / "demo" / "runs" / "demo_tiny" / "report"
+        assert {file.name for file in report.iterdir()} == {"report.md", "loss_curves.png", "prediction.png"}
+        again = run(command, workplace)
+        assert "already there, reused" in again.stdout
+        assert "5 of 5 runs finished (5 were before)" in again.stdout
+
+
+def test_readme_shows_the_two_commands_first() -> None:
+    assert commands(command_blocks()[0]) == ["make demo", "make test"]
+    assert "make demo" in "\n".join((ROOT / "README.md").read_text().splitlines()[:25])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_resolves(document: Path) -> None:
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        assert file.exists(), f"{document.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{document.name} links to {target}"
