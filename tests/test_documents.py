@@ -20,7 +20,8 @@ def command_blocks() -> list[str]:
 
 
 def commands(block: str) -> list[str]:
-    return [line.split("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+    lines = block.replace("\\\n", " ").splitlines()
+    return [" ".join(line.split("  #")[0].split()) for line in lines if line.strip()]
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,9 @@ def run(command: str, workplace: Path) -> subprocess.CompletedProcess[str]:
         "DEMO_DIR": str(workplace / "demo"),
         "DEMO_SIZE": "demo_tiny",
     }
-    return subprocess.run(
-        command, shell=True, cwd=ROOT if in_checkout else workplace, env=environment, capture_output=True, text=True, check=False
-    )  # fmt: skip
+    shell = ["bash", "-c", command]
+    folder = ROOT if in_checkout else workplace
+    return subprocess.run(shell, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("command", [command for block in command_blocks() for command in commands(block)])
