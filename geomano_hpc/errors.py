@@ -17,5 +17,9 @@ class DataError(GeomanoError):
     """A file or a store does not hold what it should."""
 
 
+class FolderInUseError(GeomanoError):
+    """Another process is training in the run folder."""
+
+
 class BackendError(GeomanoError):
     """A backend that was asked for by name cannot be used here."""

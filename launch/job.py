@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from geomano_hpc.atomic import write_json
+from geomano_hpc.errors import FolderInUseError
 
 
 def failure_file(run: Path) -> Path:
@@ -31,13 +32,16 @@ class TrainRun:
         if self.threads is not None:
             os.environ["OMP_NUM_THREADS"] = str(self.threads)  # before torch is imported
         run = Path(self.run)
-        failure_file(run).unlink(missing_ok=True)
         try:
             from geomano_hpc.training.loop import train
             from geomano_hpc.training.run_folder import RunFolder
 
             folder = RunFolder(run)
-            return train(folder.recipe(), folder)
+            result = train(folder.recipe(), folder)
+            failure_file(run).unlink(missing_ok=True)
+            return result
+        except FolderInUseError:
+            raise  # the run is not failed: another process is at it
         except Exception as error:
             write_json(failure_file(run), {"error": f"{type(error).__name__}: {error}"})
             raise

@@ -21,58 +21,77 @@ from geomano_hpc.training.run_folder import RunFolder
 @dataclass(frozen=True)
 class Outcome:
     finished_before: int
-    started: int
+    active_before: list[str]  # running or queued already, so not started again
+    started: list[str]
     failed: dict[str, str]  # run -> error
 
 
-def keep_plan(study: Study, runs: Sequence[PlannedRun], folder: Path) -> list[RunFolder]:
-    """Write the study and the recipe of each run into its folder. Returns the runs that are not finished."""
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a study by what is to be done with them."""
+
+    finished: list[RunFolder]
+    active: list[RunFolder]
+    to_start: list[RunFolder]
+
+    def outcome(self, failed: dict[str, str]) -> Outcome:
+        names = [[run.path.name for run in runs] for runs in (self.active, self.to_start)]
+        return Outcome(len(self.finished), names[0], names[1], failed)
+
+
+def keep_plan(study: Study, runs: Sequence[PlannedRun], folder: Path) -> Plan:
+    """Write the study, and the recipe of each run into its folder; make missing data; see what is to be started."""
     write_text(folder / "study.yaml", yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False))
-    folders = []
+    made = Plan([], [], [])
     for run in runs:
         run_folder = RunFolder(folder / run.name)
         run_folder.write_recipe(run.recipe)
-        folders.append(run_folder)
+        state = run_status(run_folder).state
+        kind = {"done": made.finished, "running": made.active, "queued": made.active}.get(state, made.to_start)
+        kind.append(run_folder)
     for recipe in {run.recipe.data.store: run.recipe for run in runs}.values():
         ensure_store(recipe.data)
-    return [run_folder for run_folder in folders if not run_folder.is_finished]
+    return made
 
 
 def run_here(study: Study, runs: Sequence[PlannedRun], folder: Path, at_once: int) -> Outcome:
-    """Train every unfinished run on this machine, `at_once` at a time, with the cores divided between them."""
-    waiting = keep_plan(study, runs, folder)
-    started = len(waiting)
+    """Train every run that is to be started on this machine, `at_once` at a time, sharing the cores between them."""
+    plan = keep_plan(study, runs, folder)
     threads = max(1, (os.cpu_count() or 1) // at_once)
     executor = make_executor("local", folder / "jobs", study.name, Resources())
+    waiting = list(plan.to_start)
     running: list[tuple[RunFolder, Any]] = []
     failed: dict[str, str] = {}
     with _Display(waiting) as display:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                run = waiting.pop(0)
-                job = executor.submit(TrainRun(str(run.path), str(Path.cwd()), threads))
-                write_json(run.path / JOB_FILE, {"cluster": "local", "job_id": job.job_id})
-                running.append((run, job))
-            time.sleep(0.5)
-            display.update()
-            for run, job in [entry for entry in running if entry[1].done()]:
-                running.remove((run, job))
-                if not run.is_finished:
-                    failed[run.path.name] = last_failure(run.path) or f"the process ended early; see {job.paths.stderr}"
-    return Outcome(len(runs) - started, started, failed)
+        try:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    run = waiting.pop(0)
+                    job = executor.submit(TrainRun(str(run.path), str(Path.cwd()), threads))
+                    write_json(run.path / JOB_FILE, {"cluster": "local", "job_id": job.job_id})
+                    running.append((run, job))
+                time.sleep(0.5)
+                display.update()
+                for run, job in [entry for entry in running if entry[1].done()]:
+                    running.remove((run, job))
+                    if not run.is_finished:
+                        failed[run.path.name] = last_failure(run.path) or f"it ended early; see {job.paths.stderr}"
+        finally:  # on Ctrl-C the runs stop, too; the next launch goes on with them
+            for _, job in running:
+                job.cancel(check=False)
+    return plan.outcome(failed)
 
 
-def submit_to_slurm(study: Study, runs: Sequence[PlannedRun], folder: Path, resources: Resources) -> list[str]:
-    """Submit every unfinished run as one task of an array job. Returns the job ids."""
+def submit_to_slurm(study: Study, runs: Sequence[PlannedRun], folder: Path, resources: Resources) -> Outcome:
+    """Submit every run that is to be started as one task of an array job."""
     executor = make_executor("slurm", folder / "jobs", study.name, resources)
-    waiting = keep_plan(study, runs, folder)
-    if not waiting:
-        return []
-    with executor.batch():
-        jobs = [executor.submit(TrainRun(str(run.path), str(Path.cwd()))) for run in waiting]
-    for run, job in zip(waiting, jobs, strict=True):
-        write_json(run.path / JOB_FILE, {"cluster": "slurm", "job_id": job.job_id, "folder": str(folder / "jobs")})
-    return [job.job_id for job in jobs]
+    plan = keep_plan(study, runs, folder)
+    if plan.to_start:
+        with executor.batch():
+            jobs = [executor.submit(TrainRun(str(run.path), str(Path.cwd()))) for run in plan.to_start]
+        for run, job in zip(plan.to_start, jobs, strict=True):
+            write_json(run.path / JOB_FILE, {"cluster": "slurm", "job_id": job.job_id, "folder": str(folder / "jobs")})
+    return plan.outcome({})
 
 
 class _Display:

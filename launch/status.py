@@ -8,6 +8,7 @@ from geomano_hpc.launch.job import last_failure
 from geomano_hpc.training.run_folder import RunFolder, run_folders
 
 JOB_FILE = "job.json"
+_ACTIVE = {"PENDING": "queued", "REQUEUED": "queued", "RUNNING": "running", "COMPLETING": "running"}  # Slurm's words
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,15 @@ def run_status(folder: RunFolder) -> RunStatus:
 def _state(folder: RunFolder, has_started: bool, failure: str | None) -> tuple[str, str]:
     if folder.is_finished:
         return "done", ""
-    if failure is not None:
-        return "failed", failure
     if folder.is_held:
         return "running", ""
     slurm_state = _slurm_state(folder)
+    if slurm_state is not None and slurm_state[1] in _ACTIVE:
+        return _ACTIVE[slurm_state[1]], f"Slurm job {slurm_state[0]}"
+    if failure is not None:
+        return "failed", failure
     if slurm_state is not None:
-        return {"PENDING": "queued", "RUNNING": "running"}.get(slurm_state[1], "stopped"), "Slurm job {} is {}".format(
-            *slurm_state
-        )
+        return "stopped", "Slurm job {} is {}".format(*slurm_state)
     if has_started:
         return "stopped", "launch the study again to go on"
     return "planned", ""

@@ -62,7 +62,7 @@ def test_readme_command_runs_as_written(command: str, workplace: Path) -> None:
         assert {file.name for file in report.iterdir()} == {"report.md", "loss_curves.png", "prediction.png"}
         again = run(command, workplace)
         assert "already there, reused" in again.stdout
-        assert "5 of 5 runs finished (5 were before)" in again.stdout
+        assert "finished 0 of 5 runs (5 were finished before)" in again.stdout
 
 
 def test_readme_shows_the_two_commands_first() -> None:

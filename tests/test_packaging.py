@@ -10,7 +10,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import tomllib
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("geomano_hpc", "data_prep", "kernels", "launch", "slurm")

@@ -11,6 +11,7 @@ from geomano_hpc.errors import ConfigError, GeomanoError
 
 if TYPE_CHECKING:
     from geomano_hpc.launch import PlannedRun, Study
+    from geomano_hpc.launch.run import Outcome
     from geomano_hpc.slurm import Resources
 
 Folder = Annotated[str, typer.Argument(help="A study: its name under runs/, or its folder.")]
@@ -52,6 +53,7 @@ def launch(
     account: Annotated[str | None, typer.Option(help="Slurm account.")] = None,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs per run on Slurm.")] = 1,
     cpus: Annotated[int, typer.Option(min=1, help="Cores per run on Slurm.")] = 8,
+    memory_gb: Annotated[int | None, typer.Option(min=1, help="Memory per run on Slurm [the partition's].")] = None,
     minutes: Annotated[int, typer.Option(min=1, help="Time limit per run on Slurm.")] = 24 * 60,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the runs and the submission file, start nothing.")
@@ -71,27 +73,29 @@ def launch(
     chosen = _with_options(study, seeds, grid or [], name)
     planned = plan(chosen, set_ or [])
     folder = runs / chosen.name
-    resources = Resources(
-        partition=partition, account=account, gpus=gpus, cpus=cpus, minutes=minutes, at_once=at_once or 16
-    )
+    resources = Resources(partition, account, gpus, cpus, memory_gb, minutes, at_once or 16)
     if dry_run:
         _describe(planned, folder, cluster, chosen.name, resources)
     elif cluster == "slurm":
         from geomano_hpc.launch.run import submit_to_slurm
 
-        jobs = submit_to_slurm(chosen, planned, folder, resources)
-        typer.echo(
-            f"submitted {len(jobs)} of {len(planned)} runs: {' '.join(jobs)}" if jobs else "every run is finished"
-        )
+        outcome = submit_to_slurm(chosen, planned, folder, resources)
+        typer.echo(f"submitted {len(outcome.started)} of {len(planned)} runs{_known_before(outcome)}: {folder}")
         typer.echo(f"see them with: geomano status {chosen.name} --runs {runs}")
     else:
         from geomano_hpc.launch.run import run_here
 
         outcome = run_here(chosen, planned, folder, at_once or 2)
-        finished = len(planned) - len(outcome.failed)
-        typer.echo(f"{finished} of {len(planned)} runs finished ({outcome.finished_before} were before): {folder}")
+        done = len(outcome.started) - len(outcome.failed)
+        typer.echo(f"finished {done} of {len(planned)} runs{_known_before(outcome)}: {folder}")
         if outcome.failed:
             raise GeomanoError("; ".join(f"{run} failed: {error}" for run, error in outcome.failed.items()))
+
+
+def _known_before(outcome: "Outcome") -> str:
+    words = [f"{outcome.finished_before} were finished before"] if outcome.finished_before else []
+    words += [f"{len(outcome.active_before)} are running or queued already"] if outcome.active_before else []
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _with_options(name_or_path: str, seeds: int | None, grid: list[str], name: str | None) -> "Study":

@@ -29,10 +29,11 @@ def save_checkpoint(folder: Path, engine: Engine, position: Position, keep: int)
     """Write `epoch_<n>/` and remove all but the newest `keep`. Every rank calls it; rank 0 writes."""
     if engine.ranks.is_main:
         path = folder / f"epoch_{position.epoch:06d}"
-        if not path.exists():
-            with new_folder(path) as temporary:
-                (temporary / "model.safetensors").write_bytes(save(engine.model.state_dict()))
-                torch.save(_state(engine, position), temporary / "state.pt")
+        if path.exists():  # one that could not be read: a good one would have been gone on from
+            shutil.rmtree(path)
+        with new_folder(path) as temporary:
+            (temporary / "model.safetensors").write_bytes(save(engine.model.state_dict()))
+            torch.save(_state(engine, position), temporary / "state.pt")
         for old in _checkpoints(folder)[keep:]:
             shutil.rmtree(old)
     if engine.ranks.world_size > 1:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from geomano_hpc.config import TrainingConfig
-from geomano_hpc.training.ranks import Ranks, join
+from geomano_hpc.training.ranks import Ranks
 
 
 @dataclass
@@ -35,13 +35,17 @@ class Engine:
 
 
 def pick_device(ranks: Ranks) -> torch.device:
-    return torch.device("cuda", ranks.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    # A launcher may show each rank all GPUs of the node, or only its own.
+    device = torch.device("cuda", ranks.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 def start_engine(model: nn.Module, config: TrainingConfig, total_steps: int, ranks: Ranks) -> Engine:
     device = pick_device(ranks)
     deepspeed = import_deepspeed(device)
-    join(ranks, "nccl" if device.type == "cuda" else "gloo")
     model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=config.lr, total_steps=total_steps)

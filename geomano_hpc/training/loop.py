@@ -24,7 +24,7 @@ from geomano_hpc.training.engine import Engine, start_engine
 from geomano_hpc.training.environment import describe_environment
 from geomano_hpc.training.evaluate import mean_error
 from geomano_hpc.training.metrics import MetricsWriter
-from geomano_hpc.training.ranks import Ranks, read_ranks
+from geomano_hpc.training.ranks import Ranks, join, read_ranks, tell_all
 from geomano_hpc.training.run_folder import RunFolder
 from geomano_hpc.training.tasks import Task
 
@@ -34,40 +34,54 @@ logger = logging.getLogger(__name__)
 def train(recipe: Recipe, folder: RunFolder) -> dict[str, Any]:
     """Train to the end and return the result; a finished run returns its result at once."""
     ranks = read_ranks(os.environ)
-    with _prepared(recipe, folder, ranks):
-        finished = folder.result()
-        if finished is not None:
-            logger.info("%s is finished already", folder.path)
-            return finished
-        return Training(recipe, folder, ranks).run()
+    join(ranks)
+    with contextlib.ExitStack() as held:
+        finished = _prepare(recipe, folder, ranks, held)
+        return finished or Training(recipe, folder, ranks).run()
+
+
+def _prepare(recipe: Recipe, folder: RunFolder, ranks: Ranks, held: contextlib.ExitStack) -> dict[str, Any] | None:
+    """Rank 0 holds the folder, starts its log, keeps the recipe and makes missing data; the others wait for it.
+
+    Returns the result of a run that is finished already. What fails on rank 0 is raised on every rank.
+    """
+    failure: Exception | None = None
+    finished = None
+    if ranks.is_main:
+        try:
+            held.enter_context(folder.held())
+            folder.write_recipe(recipe)
+            held.enter_context(_log_file(folder))
+            ensure_store(recipe.data)
+            finished = folder.result()
+        except Exception as error:
+            failure = error
+    failure, finished = tell_all((failure, finished), ranks)
+    if failure is not None:
+        raise failure
+    if finished is not None:
+        logger.info("%s is finished already", folder.path)
+    return finished
 
 
 @contextlib.contextmanager
-def _prepared(recipe: Recipe, folder: RunFolder, ranks: Ranks) -> Iterator[None]:
-    """Rank 0 holds the folder, keeps the recipe, makes missing data and writes a log file."""
-    if not ranks.is_main:
+def _log_file(folder: RunFolder) -> Iterator[None]:
+    """What the package logs goes to logs/train.log too, and so does the error that ends the run."""
+    folder.logs.mkdir(exist_ok=True)
+    handler = logging.FileHandler(folder.logs / "train.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    package_logger = logging.getLogger("geomano_hpc")
+    package_logger.addHandler(handler)
+    package_logger.setLevel(logging.INFO)
+    try:
         yield
-        return
-    with folder.held():
-        folder.write_recipe(recipe)
-        folder.logs.mkdir(exist_ok=True)
-        handler = logging.FileHandler(folder.logs / "train.log", encoding="utf-8")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        package_logger = logging.getLogger("geomano_hpc")
-        package_logger.addHandler(handler)
-        package_logger.setLevel(logging.INFO)
-        try:
-            ensure_store(recipe.data)
-            yield
-        except Exception as error:
-            line = logger.makeRecord(
-                logger.name, logging.ERROR, __file__, 0, f"{type(error).__name__}: {error}", (), None
-            )
-            handler.handle(line)  # to the log file only: the caller reports the error
-            raise
-        finally:
-            package_logger.removeHandler(handler)
-            handler.close()
+    except Exception as error:
+        line = logger.makeRecord(logger.name, logging.ERROR, __file__, 0, f"{type(error).__name__}: {error}", (), None)
+        handler.handle(line)  # to the file only: the caller reports the error
+        raise
+    finally:
+        package_logger.removeHandler(handler)
+        handler.close()
 
 
 class Training:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from geomano_hpc.errors import GeomanoError
 
@@ -41,9 +42,12 @@ def read_ranks(environment: Mapping[str, str]) -> Ranks:
     return Ranks(0, 1, 0)
 
 
-def join(ranks: Ranks, backend: str) -> None:
+def join(ranks: Ranks) -> None:
     """Initialise torch.distributed. A single process needs no port and no network."""
+    import torch
     import torch.distributed as dist
+
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 
     # DeepSpeed reads these too.
     os.environ.update(RANK=str(ranks.rank), WORLD_SIZE=str(ranks.world_size), LOCAL_RANK=str(ranks.local_rank))
@@ -53,3 +57,14 @@ def join(ranks: Ranks, backend: str) -> None:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     else:
         dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.world_size)
+
+
+def tell_all(value: Any, ranks: Ranks) -> Any:
+    """What rank 0 has, on every rank."""
+    if ranks.world_size == 1:
+        return value
+    import torch.distributed as dist
+
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import yaml
 
 from geomano_hpc.atomic import write_json, write_text
 from geomano_hpc.config import Recipe, recipe_from_mapping, to_yaml
-from geomano_hpc.errors import ConfigError, GeomanoError
+from geomano_hpc.errors import ConfigError, FolderInUseError
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,14 @@ class RunFolder:
         """Hold the folder, so that no second process trains in it."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise GeomanoError(f"{self.path}: another process is training in this run folder") from None
+            for _ in range(20):  # `is_held` takes the lock for a moment, too
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    time.sleep(0.05)
+            else:
+                raise FolderInUseError(f"{self.path}: another process is training in this run folder")
             yield
 
     @property

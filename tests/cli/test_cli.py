@@ -177,7 +177,7 @@ def test_whole_chain_by_commands(tiny_recipe: Recipe, darcy_raw: Path, capsys: p
     Path("tiny.yaml").write_text(to_yaml(tiny_recipe))
     options = ("--set", "data.store=data/tiny.zarr", "--set", "training.epochs=1")
     assert geomano("launch", "tiny.yaml", "--seeds", "2", "--name", "mine", *options) == 0
-    assert "2 of 2 runs finished (0 were before)" in capsys.readouterr().out
+    assert "finished 2 of 2 runs: runs/mine" in capsys.readouterr().out
     assert geomano("status", "mine") == 0
     assert capsys.readouterr().out.count("done") == 2
     assert geomano("report", "mine", "--format", "markdown", "--no-figures") == 0

@@ -28,7 +28,7 @@ def test_one_failed_run_does_not_stop_the_others_and_a_second_launch_starts_only
     runs = plan(study)
     folder = tmp_path / "runs" / "s"
     outcome = run_here(study, runs, folder, at_once=2)
-    assert outcome.started == 4
+    assert len(outcome.started) == 4
     assert sorted(outcome.failed) == sorted(run.name for run in runs if "99" in run.name)
     assert all("data.train_samples is 99, the store has 10" in error for error in outcome.failed.values())
     states = {status.name: status.state for status in study_status(folder)}
@@ -37,7 +37,7 @@ def test_one_failed_run_does_not_stop_the_others_and_a_second_launch_starts_only
     good = Study(name="s", recipe=str(recipe_file), axes={"data.train_samples": [4]}, seeds=[0, 1, 2])
     written = {path: path.stat().st_mtime_ns for path in folder.glob("*/result.json")}
     outcome = run_here(good, plan(good), folder, at_once=2)
-    assert (outcome.finished_before, outcome.started, outcome.failed) == (2, 1, {})
+    assert (outcome.finished_before, len(outcome.started), outcome.failed) == (2, 1, {})
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
