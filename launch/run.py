@@ -88,7 +88,7 @@ def submit_to_slurm(study: Study, runs: Sequence[PlannedRun], folder: Path, reso
     plan = keep_plan(study, runs, folder)
     if plan.to_start:
         with executor.batch():
-            jobs = [executor.submit(TrainRun(str(run.path), str(Path.cwd()))) for run in plan.to_start]
+            jobs = [executor.submit(TrainRun(str(run.path), str(Path.cwd()), resources.cpus)) for run in plan.to_start]
         for run, job in zip(plan.to_start, jobs, strict=True):
             write_json(run.path / JOB_FILE, {"cluster": "slurm", "job_id": job.job_id, "folder": str(folder / "jobs")})
     return plan.outcome({})

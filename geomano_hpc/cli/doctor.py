@@ -86,7 +86,7 @@ def _mpi() -> list[str]:
     if found.returncode:
         reason = (found.stderr.strip().splitlines() or ["it crashed"])[-1]
         raise RuntimeError(f"{reason} (needed only for data conversion with several ranks)")
-    return [found.stdout.strip()]
+    return [found.stdout.strip().strip("\0")]  # Open MPI's ends with a null
 
 
 def _slurm() -> list[str]:
