@@ -1,8 +1,10 @@
 """Run a study: keep its plan, start what is not finished, here with a bounded number at once or as a Slurm array."""
 
+import contextlib
 import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from geomano_hpc.launch.status import JOB_FILE, run_status
 from geomano_hpc.launch.study import PlannedRun, Study
 from geomano_hpc.slurm import Resources, make_executor
 from geomano_hpc.training.run_folder import RunFolder
+
+_NO_LIMIT = 365 * 24 * 60  # minutes: on one's own machine nobody counts
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def run_here(study: Study, runs: Sequence[PlannedRun], folder: Path, at_once: in
     """Train every run that is to be started on this machine, `at_once` at a time, sharing the cores between them."""
     plan = keep_plan(study, runs, folder)
     threads = max(1, (os.cpu_count() or 1) // at_once)
-    executor = make_executor("local", folder / "jobs", study.name, Resources())
+    executor = make_executor("local", folder / "jobs", study.name, Resources(minutes=_NO_LIMIT))
     waiting = list(plan.to_start)
     running: list[tuple[RunFolder, Any]] = []
     failed: dict[str, str] = {}
@@ -67,7 +71,8 @@ def run_here(study: Study, runs: Sequence[PlannedRun], folder: Path, at_once: in
             while waiting or running:
                 while waiting and len(running) < at_once:
                     run = waiting.pop(0)
-                    job = executor.submit(TrainRun(str(run.path), str(Path.cwd()), threads))
+                    with _stderr_into(folder / "jobs" / "submitit.log"):
+                        job = executor.submit(TrainRun(str(run.path), str(Path.cwd()), threads))
                     write_json(run.path / JOB_FILE, {"cluster": "local", "job_id": job.job_id})
                     running.append((run, job))
                 time.sleep(0.5)
@@ -92,6 +97,21 @@ def submit_to_slurm(study: Study, runs: Sequence[PlannedRun], folder: Path, reso
         for run, job in zip(plan.to_start, jobs, strict=True):
             write_json(run.path / JOB_FILE, {"cluster": "slurm", "job_id": job.job_id, "folder": str(folder / "jobs")})
     return plan.outcome({})
+
+
+@contextlib.contextmanager
+def _stderr_into(file: Path) -> Iterator[None]:
+    """Processes started here write to the file: submitit's own would print a traceback into the terminal on Ctrl-C."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with file.open("a") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
 class _Display:

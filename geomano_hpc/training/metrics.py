@@ -1,6 +1,7 @@
 """Metrics of a run: one JSON line per epoch, and the same numbers as TensorBoard curves."""
 
 import json
+import os
 from typing import Any
 
 from geomano_hpc.atomic import write_text
@@ -28,6 +29,7 @@ class MetricsWriter:
     def write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
+        os.fsync(self._file.fileno())  # a checkpoint that follows must not outlive its metrics
         for key, curve in _CURVES.items():
             if line.get(key) is not None:
                 self._tensorboard.add_scalar(curve, line[key], global_step=line["epoch"])
