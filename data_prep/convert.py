@@ -4,8 +4,7 @@ A rank owns whole shards, because two writers in one shard lose data. The store 
 renamed when it is complete.
 """
 
-import os
-import shutil
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,12 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from geomano_hpc import __version__
-from geomano_hpc.atomic import write_json
+from geomano_hpc.atomic import new_folder, sha256, write_json
 from geomano_hpc.data_prep.generate import provenance
 from geomano_hpc.data_prep.problems import Problem
 from geomano_hpc.data_prep.ranks import Communicator, SingleProcess
 from geomano_hpc.data_prep.readers import check_finite, read_field
-from geomano_hpc.data_prep.store import ARRAYS, AXES, MANIFEST, Normaliser, StoreCard, open_store, sha256
+from geomano_hpc.data_prep.store import ARRAYS, AXES, MANIFEST, Normaliser, StoreCard, open_store
 from geomano_hpc.errors import DataError
 from geomano_hpc.progress import progress
 
@@ -30,7 +29,7 @@ SHARD_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Fields:
-    """All samples as the store holds them: training samples first."""
+    """Input and target of the same samples."""
 
     input: np.ndarray
     target: np.ndarray
@@ -47,73 +46,73 @@ def convert(sources: Sequence[Path], problem: Problem, out: Path, world: Communi
     world = world or SingleProcess()
     origin = world.bcast(_origin(sources, problem) if world.rank == 0 else None)
     if out.exists():
-        if open_store(out).card.provenance == origin:
+        if same_origin(open_store(out).card.provenance, origin):
             return False
         raise DataError(
             f"{out} exists and was converted from other files or settings; remove it or choose another name"
         )
-
     fields = read_fields(sources, problem)
-    temporary = out.with_name(f".{out.name}.partial")
-    failure = world.bcast(_begin(temporary, fields) if world.rank == 0 else None)
-    if failure:
-        raise DataError(failure)
-    checksums: dict[str, str] = {}
-    for part in world.allgather(_write_shards(temporary, fields, world)):
-        checksums.update(part)
-    if world.rank == 0:
-        card = StoreCard(
-            problem.name,
-            problem.task,
-            problem.train_samples,
-            problem.test_samples,
-            _normalisers(fields, problem),
-            origin,
-        )
-        zarr.open_group(temporary, mode="r+").attrs["geomano"] = card.to_json()
-        write_json(temporary / MANIFEST, {"format": card.format, "sha256": checksums})
-        temporary.rename(out)
-    world.bcast(None)  # nobody returns before the store has its name
+    normalisers = _normalisers(fields, problem)
+    with contextlib.ExitStack() as building:
+        # The store takes its name when rank 0 leaves this block, after every rank has written its shards.
+        temporary = world.bcast(building.enter_context(new_folder(out)) if world.rank == 0 else None)
+        if world.rank == 0:
+            _create_arrays(temporary, fields)
+        world.allgather(None)
+        checksums: dict[str, str] = {}
+        for part in world.allgather(_write_shards(temporary, fields, world)):
+            checksums.update(part)
+        if world.rank == 0:
+            sizes = (problem.train_samples, problem.test_samples)
+            card = StoreCard(problem.name, problem.task, *sizes, normalisers, origin)
+            zarr.open_group(temporary, mode="r+").attrs["geomano"] = card.to_json()
+            write_json(temporary / MANIFEST, {"format": card.format, "sha256": checksums})
+    world.allgather(None)  # nobody returns before the store has its name
     return True
 
 
+def same_origin(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two stores hold the same data. The version that wrote them does not matter."""
+    return {**one, "geomano_hpc": None} == {**other, "geomano_hpc": None}
+
+
 def read_fields(sources: Sequence[Path], problem: Problem) -> Fields:
+    raw = {path: _read_raw(path, problem) for path in dict.fromkeys(sources)}
+    train, test = problem.train_samples, problem.test_samples
     if len(sources) == 1:
-        return _assemble(
-            sources[0], sources[0], slice(0, problem.train_samples), slice(-problem.test_samples, None), problem
-        )
-    train, test = sources
-    return _assemble(train, test, slice(0, problem.train_samples), slice(0, problem.test_samples), problem)
-
-
-def _assemble(train: Path, test: Path, train_samples: slice, test_samples: slice, problem: Problem) -> Fields:
-    parts: dict[str, list[np.ndarray]] = {"input": [], "target": []}
-    raw: dict[tuple[Path, str], np.ndarray] = {}
-    for path, samples, wanted in (
-        (train, train_samples, problem.train_samples),
-        (test, test_samples, problem.test_samples),
-    ):
+        pieces = [(sources[0], slice(0, train), train + test), (sources[0], slice(-test, None), train + test)]
+    else:
+        pieces = [(sources[0], slice(0, train), train), (sources[1], slice(0, test), test)]
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS}
+    for path, samples, needed in pieces:
+        if len(raw[path].input) < needed:
+            raise DataError(
+                f"{path}: {problem.input_key!r} has {len(raw[path].input)} samples, {needed} are needed "
+                f"(--train {train}, --test {test})"
+            )
         for name, key in (("input", problem.input_key), ("target", problem.target_key)):
-            if (path, key) not in raw:
-                raw[path, key] = read_field(path, key)
-            field = raw[path, key]
-            needed = wanted if train != test else problem.train_samples + problem.test_samples
-            if len(field) < needed:
-                raise DataError(
-                    f"{path}: {key!r} has {len(field)} samples, {needed} are needed "
-                    f"(--train {problem.train_samples}, --test {problem.test_samples})"
-                )
-            parts[name].append(_channels(field[samples], name, problem, f"{path}: {key!r}"))
+            parts[name].append(_channels(raw[path].array(name)[samples], name, problem, f"{path}: {key!r}"))
     try:
         fields = Fields(np.concatenate(parts["input"]), np.concatenate(parts["target"]))
     except ValueError as error:
-        raise DataError(f"{train} and {test} do not fit together: {error}") from error
+        raise DataError(f"{sources[0]} and {sources[-1]} do not fit together: {error}") from error
     if fields.input.shape[:3] != fields.target.shape[:3]:
         raise DataError(
-            f"{train}: {problem.input_key!r} gives {fields.input.shape[:3]} (samples, x, y) "
-            f"but {problem.target_key!r} gives {fields.target.shape[:3]}"
+            f"{sources[0]}: {problem.input_key!r} gives a grid of {fields.input.shape[1:3]} "
+            f"but {problem.target_key!r} gives {fields.target.shape[1:3]}"
         )
     return fields
+
+
+def _read_raw(path: Path, problem: Problem) -> Fields:
+    """The two variables of a file as they are. Sample i of one belongs to sample i of the other."""
+    given = read_field(path, problem.input_key)
+    target = given if problem.target_key == problem.input_key else read_field(path, problem.target_key)
+    if len(given) != len(target):
+        raise DataError(
+            f"{path}: {problem.input_key!r} has {len(given)} samples but {problem.target_key!r} has {len(target)}"
+        )
+    return Fields(given, target)
 
 
 def _channels(field: np.ndarray, name: str, problem: Problem, where: str) -> np.ndarray:
@@ -148,31 +147,23 @@ def _origin(sources: Sequence[Path], problem: Problem) -> dict[str, Any]:
     }
 
 
-def _samples_per_shard(sample_shape: tuple[int, ...], samples: int) -> int:
-    return max(1, min(samples, SHARD_BYTES // (4 * int(np.prod(sample_shape)))))
+def _samples_per_shard(values: np.ndarray) -> int:
+    return max(1, min(len(values), SHARD_BYTES // (4 * int(np.prod(values.shape[1:])))))
 
 
-def _begin(temporary: Path, fields: Fields) -> str | None:
-    """An empty store with its metadata. Returns what went wrong, for every rank to raise."""
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        group = zarr.create_group(temporary, zarr_format=3)
-        for name in ARRAYS:
-            values = fields.array(name)
-            per_shard = _samples_per_shard(values.shape[1:], len(values))
-            group.create_array(
-                name,
-                shape=values.shape,
-                dtype="float32",
-                chunks=(1, *values.shape[1:]),
-                shards=(per_shard, *values.shape[1:]),
-                compressors=[ZstdCodec(level=3), Crc32cCodec()],
-                dimension_names=AXES,
-            )
-    except OSError as error:
-        return f"{temporary}: cannot be written ({error})"
-    return None
+def _create_arrays(temporary: Path, fields: Fields) -> None:
+    group = zarr.create_group(temporary, zarr_format=3)
+    for name in ARRAYS:
+        values = fields.array(name)
+        group.create_array(
+            name,
+            shape=values.shape,
+            dtype="float32",
+            chunks=(1, *values.shape[1:]),
+            shards=(_samples_per_shard(values), *values.shape[1:]),
+            compressors=[ZstdCodec(level=3), Crc32cCodec()],
+            dimension_names=AXES,
+        )
 
 
 def _write_shards(temporary: Path, fields: Fields, world: Communicator) -> dict[str, str]:
@@ -181,7 +172,7 @@ def _write_shards(temporary: Path, fields: Fields, world: Communicator) -> dict[
     jobs = []
     for name in ARRAYS:
         values = fields.array(name)
-        per_shard = _samples_per_shard(values.shape[1:], len(values))
+        per_shard = _samples_per_shard(values)
         jobs += [(name, number, number * per_shard, per_shard) for number in range(-(-len(values) // per_shard))]
     checksums = {}
     mine = jobs[world.rank :: world.size]
@@ -191,8 +182,6 @@ def _write_shards(temporary: Path, fields: Fields, world: Communicator) -> dict[
             assert isinstance(array, zarr.Array)
             array[start : start + count] = fields.array(name)[start : start + count]
             shard = temporary / name / "c" / str(number) / "0" / "0" / "0"
-            with shard.open("rb") as file:
-                os.fsync(file.fileno())
             checksums[shard.relative_to(temporary).as_posix()] = sha256(shard)
             advance("")
     return checksums
@@ -205,5 +194,7 @@ def _normalisers(fields: Fields, problem: Problem) -> dict[str, Normaliser]:
     normalisers = {}
     for name in ARRAYS:
         values = fields.array(name)[: problem.train_samples].astype(np.float64)
+        if not values.std() > 0:
+            raise DataError(f"{name!r} has the same value everywhere in the training split, so it cannot be normalised")
         normalisers[name] = Normaliser(float(values.mean()), float(values.std()))
     return normalisers

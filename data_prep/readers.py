@@ -1,7 +1,6 @@
 """Read fields from the files that people have: MATLAB v5/v7 and v7.3, HDF5, NPZ. Samples are the first axis."""
 
 from pathlib import Path
-from zipfile import BadZipFile
 
 import h5py
 import numpy as np
@@ -21,8 +20,12 @@ def read_field(path: Path, key: str) -> np.ndarray:
             return _read_npz(path, key)
         if path.suffix == ".mat":
             return _read_matlab(path, key)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path}: cannot be read ({error}); is the file complete?") from error
+    except DataError:
+        raise
+    except Exception as error:  # the libraries raise a dozen kinds of error on a damaged file
+        raise DataError(
+            f"{path}: {key!r} cannot be read ({type(error).__name__}: {error}); is the file complete?"
+        ) from error
     raise DataError(f"{path}: not a MATLAB, HDF5 or NPZ file")
 
 

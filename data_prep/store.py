@@ -8,7 +8,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import zarr
@@ -20,13 +20,21 @@ ARRAYS = ("input", "target")
 AXES = ("sample", "x", "y", "channel")
 MANIFEST = "manifest.json"
 
+Values = TypeVar("Values", bound=Any)  # a numpy array or a torch tensor
+
 
 @dataclass(frozen=True)
 class Normaliser:
-    """value -> (value - mean) / std, one scalar each over the training split."""
+    """One scalar mean and standard deviation over the training split, as in the benchmark (not per point)."""
 
     mean: float
     std: float
+
+    def encode(self, field: Values) -> Values:
+        return (field - self.mean) / self.std
+
+    def decode(self, field: Values) -> Values:
+        return field * self.std + self.mean
 
 
 @dataclass(frozen=True)
@@ -99,23 +107,12 @@ def open_store(path: Path) -> Store:
         )
     if not (path / MANIFEST).is_file():
         raise DataError(f"{path}: {MANIFEST} is missing, so the store is not complete; convert the raw file again")
+    for name in read_manifest(path):
+        if not (path / name).is_file():  # Zarr would read it as zeros
+            raise DataError(f"{path}: shard {name} is missing; convert the raw file again")
     return Store(path, group, StoreCard.from_json(content))
 
 
 def read_manifest(store: Path) -> dict[str, str]:
     """Checksum of every file of the arrays: relative name -> sha256."""
     return dict(json.loads((store / MANIFEST).read_text(encoding="utf-8"))["sha256"])
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return (
-            hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256_blocks(file)
-        )
-
-
-def _sha256_blocks(file: Any) -> str:  # Python 3.10
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()

@@ -1,8 +1,10 @@
 """Files and folders appear whole or not at all: write under a temporary name, flush, rename."""
 
 import contextlib
+import hashlib
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,31 @@ from typing import Any
 
 
 def _temporary_name(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial-{os.getpid()}")
+    """A name of this process's own. What a killed process of this machine left under such a name is removed."""
+    host = platform.node()
+    for stale in path.parent.glob(f".{path.name}.partial-{host}-*"):
+        pid = stale.name.rpartition("-")[2]
+        if pid.isdigit() and not _is_alive(int(pid)):
+            remove(stale)
+    return path.with_name(f".{path.name}.partial-{host}-{os.getpid()}")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)  # asks, sends nothing
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:
@@ -36,7 +62,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder; when the block ends well, it takes the name `path`, which must not exist yet."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_name(path)
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove(temporary)
     temporary.mkdir()
     try:
         yield temporary
@@ -46,6 +72,11 @@ def new_folder(path: Path) -> Iterator[Path]:
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from geomano_hpc.errors import BackendError
+from geomano_hpc.errors import BackendError, ConfigError
 from geomano_hpc.kernels.orders import ScanOrder
 from geomano_hpc.kernels.reference import geo_scan_reference, time_step
 
@@ -24,7 +24,12 @@ class BackendStatus:
 
 
 def backend_statuses() -> list[BackendStatus]:
-    return [BackendStatus("reference", True, "plain torch, any device and precision; a loop over the grid, so slow")]
+    """Every backend, the best first."""
+    return [
+        BackendStatus("triton", False, "this version has no Triton kernel yet"),
+        BackendStatus("cpu", False, "this version has no C++ kernel yet"),
+        BackendStatus("reference", True, "plain torch, any device and precision; a loop over the grid, so slow"),
+    ]
 
 
 @lru_cache
@@ -36,7 +41,7 @@ def choose_backend(requested: str) -> str:
         logger.info("scan backend: %s (%s)", best.name, best.reason)
         return best.name
     if requested not in statuses:
-        raise BackendError(f"unknown scan backend {requested!r}; this version has: {', '.join(statuses)}, or auto")
+        raise ConfigError(f"unknown scan backend {requested!r}; choose auto or one of {', '.join(statuses)}")
     if not statuses[requested].available:
         raise BackendError(f"scan backend {requested!r} is not available: {statuses[requested].reason}")
     return requested

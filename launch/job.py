@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,11 @@ class TrainRun:
 
     run: str
     working_folder: str
-    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     def __call__(self) -> dict[str, Any]:
         os.chdir(self.working_folder)
-        if self.threads is not None:
-            os.environ["OMP_NUM_THREADS"] = str(self.threads)  # before torch is imported
+        os.environ.update(self.environment)  # before torch is imported
         run = Path(self.run)
         try:
             from geomano_hpc.training.loop import train

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from geomano_hpc.atomic import write_json, write_text
 from geomano_hpc.data import ensure_store
-from geomano_hpc.launch.job import TrainRun, last_failure
+from geomano_hpc.launch.job import TrainRun, failure_file, last_failure
 from geomano_hpc.launch.status import JOB_FILE, run_status
 from geomano_hpc.launch.study import PlannedRun, Study
 from geomano_hpc.slurm import Resources, make_executor
@@ -53,38 +54,52 @@ def keep_plan(study: Study, runs: Sequence[PlannedRun], folder: Path) -> Plan:
         state = run_status(run_folder).state
         kind = {"done": made.finished, "running": made.active, "queued": made.active}.get(state, made.to_start)
         kind.append(run_folder)
-    for recipe in {run.recipe.data.store: run.recipe for run in runs}.values():
-        ensure_store(recipe.data)
+    for run_folder in made.to_start:
+        failure_file(run_folder.path).unlink(missing_ok=True)
+    waiting = {run_folder.path.name for run_folder in made.to_start}
+    for data in {run.recipe.data: None for run in runs if run.name in waiting}:
+        ensure_store(data)
     return made
 
 
 def run_here(study: Study, runs: Sequence[PlannedRun], folder: Path, at_once: int) -> Outcome:
     """Train every run that is to be started on this machine, `at_once` at a time, sharing the cores between them."""
     plan = keep_plan(study, runs, folder)
-    threads = max(1, (os.cpu_count() or 1) // at_once)
+    places = [_environment(place, at_once) for place in range(at_once)]
     executor = make_executor("local", folder / "jobs", study.name, Resources(minutes=_NO_LIMIT))
     waiting = list(plan.to_start)
-    running: list[tuple[RunFolder, Any]] = []
+    running: list[tuple[RunFolder, Any, dict[str, str]]] = []
     failed: dict[str, str] = {}
     with _Display(waiting) as display:
         try:
             while waiting or running:
                 while waiting and len(running) < at_once:
-                    run = waiting.pop(0)
+                    run, place = waiting.pop(0), places.pop(0)
                     with _stderr_into(folder / "jobs" / "submitit.log"):
-                        job = executor.submit(TrainRun(str(run.path), str(Path.cwd()), threads))
+                        job = executor.submit(TrainRun(str(run.path), str(Path.cwd()), place))
                     write_json(run.path / JOB_FILE, {"cluster": "local", "job_id": job.job_id})
-                    running.append((run, job))
+                    running.append((run, job, place))
                 time.sleep(0.5)
                 display.update()
-                for run, job in [entry for entry in running if entry[1].done()]:
-                    running.remove((run, job))
+                for run, job, place in [entry for entry in running if entry[1].done()]:
+                    running.remove((run, job, place))
+                    places.append(place)
                     if not run.is_finished:
                         failed[run.path.name] = last_failure(run.path) or f"it ended early; see {job.paths.stderr}"
         finally:  # on Ctrl-C the runs stop, too; the next launch goes on with them
-            for _, job in running:
+            for _, job, _ in running:
                 job.cancel(check=False)
     return plan.outcome(failed)
+
+
+def _environment(place: int, places: int) -> dict[str, str]:
+    """The share of this machine that a run at one of the places gets: its threads and its GPU."""
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // places))}
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = shown.split(",") if shown else [str(index) for index in range(torch.cuda.device_count())]
+    if torch.cuda.is_available():  # submitit hides all GPUs from a local job that asks for none
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
+    return environment
 
 
 def submit_to_slurm(study: Study, runs: Sequence[PlannedRun], folder: Path, resources: Resources) -> Outcome:
@@ -93,7 +108,8 @@ def submit_to_slurm(study: Study, runs: Sequence[PlannedRun], folder: Path, reso
     plan = keep_plan(study, runs, folder)
     if plan.to_start:
         with executor.batch():
-            jobs = [executor.submit(TrainRun(str(run.path), str(Path.cwd()), resources.cpus)) for run in plan.to_start]
+            environment = {"OMP_NUM_THREADS": str(resources.cpus)}
+            jobs = [executor.submit(TrainRun(str(run.path), str(Path.cwd()), environment)) for run in plan.to_start]
         for run, job in zip(plan.to_start, jobs, strict=True):
             write_json(run.path / JOB_FILE, {"cluster": "slurm", "job_id": job.job_id, "folder": str(folder / "jobs")})
     return plan.outcome({})

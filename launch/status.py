@@ -8,7 +8,9 @@ from geomano_hpc.launch.job import last_failure
 from geomano_hpc.training.run_folder import RunFolder, run_folders
 
 JOB_FILE = "job.json"
-_ACTIVE = {"PENDING": "queued", "REQUEUED": "queued", "RUNNING": "running", "COMPLETING": "running"}  # Slurm's words
+# Slurm's words for a job that will still do something, or may: a run is not submitted twice on a doubt.
+_QUEUED = ("PENDING", "READY", "REQUEUED", "PREEMPTED", "SUSPENDED", "UNKNOWN")
+_RUNNING = ("RUNNING", "CONFIGURING", "COMPLETING")
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,15 @@ def _state(folder: RunFolder, has_started: bool, failure: str | None) -> tuple[s
     if folder.is_held:
         return "running", ""
     slurm_state = _slurm_state(folder)
-    if slurm_state is not None and slurm_state[1] in _ACTIVE:
-        return _ACTIVE[slurm_state[1]], f"Slurm job {slurm_state[0]}"
+    if slurm_state is not None:
+        job_id, word = slurm_state
+        note = f"Slurm job {job_id} is {word}"
+        if word in _QUEUED or word in _RUNNING:
+            return "queued" if word in _QUEUED else "running", note
+        if failure is None:
+            return "stopped", note
     if failure is not None:
         return "failed", failure
-    if slurm_state is not None:
-        return "stopped", "Slurm job {} is {}".format(*slurm_state)
     if has_started:
         return "stopped", "launch the study again to go on"
     return "planned", ""

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from geomano_hpc.config import Recipe, load_recipe, recipe_from_mapping, recipe_names, set_by_path, to_yaml
+from geomano_hpc.config import Recipe, load_recipe, recipe_from_mapping, recipe_names, to_yaml
+from geomano_hpc.config.recipes import explain, parse_value, set_by_path, split_override
 from geomano_hpc.errors import ConfigError
 
 _SHIPPED = resources.files("geomano_hpc.launch") / "studies"
@@ -54,15 +55,44 @@ def load_study(name_or_path: str) -> Study:
         content = yaml.safe_load(text)
         if isinstance(content, dict) and "recipe" not in content:  # a recipe of the user's own
             return Study(name=Path(name_or_path).stem, recipe=name_or_path)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+    return _validated(content, source)
+
+
+def _validated(content: Any, source: str) -> Study:
+    try:
         return Study.model_validate(content)
-    except (yaml.YAMLError, ValidationError) as error:
-        raise ConfigError(f"{source}: not a valid study: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {explain(error, Study)}") from None
 
 
-def plan(study: Study, overrides: Iterable[str] = ()) -> list[PlannedRun]:
+def with_overrides(
+    study: Study, overrides: Iterable[str], axes: Iterable[str], seeds: int | None, name: str | None
+) -> Study:
+    """The study with what the command line adds: --set, --grid, --seeds, --name."""
+    content = study.model_dump()
+    for override in overrides:
+        path, value = split_override(override)
+        if path == "training.seed" or path in study.axes:
+            raise ConfigError(f"--set {path}: the study varies it; use --seeds or --grid")
+        content["set"][path] = value
+    for axis in axes:
+        path, separator, values = axis.partition("=")
+        if not separator or not values:
+            raise ConfigError(f"--grid {axis!r}: write it as key=value,value, such as model.depth=2,4,8")
+        content["axes"][path] = [parse_value(value) for value in values.split(",")]
+    if seeds is not None:
+        content["seeds"] = list(range(seeds))
+    if name is not None:
+        content["name"] = name
+    return _validated(content, "--name, --grid or --seeds")
+
+
+def plan(study: Study) -> list[PlannedRun]:
     """Every run of the study, in order. A run's name tells its axes and seed and carries a hash of its whole recipe."""
-    base = load_recipe(study.recipe, overrides)
-    runs = []
+    base = load_recipe(study.recipe)
+    runs: dict[str, PlannedRun] = {}
     for values in itertools.product(*study.axes.values()):
         point = dict(zip(study.axes, values, strict=True))
         for seed in study.seeds:
@@ -70,8 +100,13 @@ def plan(study: Study, overrides: Iterable[str] = ()) -> list[PlannedRun]:
             for path, value in {**study.set, **point, "training.seed": seed}.items():
                 set_by_path(content, path, value)
             recipe = recipe_from_mapping(content, f"study {study.name}")
-            runs.append(PlannedRun(run_name(point, recipe), recipe))
-    return runs
+            run = PlannedRun(run_name(point, recipe), recipe)
+            if run.name in runs:
+                raise ConfigError(
+                    f"study {study.name}: two of its runs are the same ({run.name}); look for a doubled value"
+                )
+            runs[run.name] = run
+    return list(runs.values())
 
 
 def run_name(point: dict[str, Any], recipe: Recipe) -> str:

@@ -46,8 +46,7 @@ def make_executor(cluster: str, folder: Path, job_name: str, resources: Resource
     """A submitit executor whose job files and outputs go to `folder`."""
     import submitit
 
-    if cluster not in CLUSTERS:
-        raise ConfigError(f"--cluster {cluster!r} is not known; choose one of {', '.join(CLUSTERS)}")
+    assert cluster in CLUSTERS
     if cluster == "slurm" and shutil.which("sbatch") is None:
         raise ConfigError("--cluster slurm: no sbatch on this machine; log in to the cluster, or use --cluster local")
     executor = submitit.AutoExecutor(folder=folder, cluster=cluster)

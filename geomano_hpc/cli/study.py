@@ -10,7 +10,7 @@ import typer
 from geomano_hpc.errors import ConfigError, GeomanoError
 
 if TYPE_CHECKING:
-    from geomano_hpc.launch import PlannedRun, Study
+    from geomano_hpc.launch import PlannedRun
     from geomano_hpc.launch.run import Outcome
     from geomano_hpc.slurm import Resources
 
@@ -51,7 +51,7 @@ def launch(
     at_once: Annotated[int | None, typer.Option(min=1, help="Runs at the same time [local 2, slurm 16].")] = None,
     partition: Annotated[str | None, typer.Option(help="Slurm partition.")] = None,
     account: Annotated[str | None, typer.Option(help="Slurm account.")] = None,
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs per run on Slurm.")] = 1,
+    gpus: Annotated[int, typer.Option(min=0, max=1, help="GPUs per run on Slurm; 0 trains on the CPU.")] = 1,
     cpus: Annotated[int, typer.Option(min=1, help="Cores per run on Slurm.")] = 8,
     memory_gb: Annotated[int | None, typer.Option(min=1, help="Memory per run on Slurm [the partition's].")] = None,
     minutes: Annotated[int, typer.Option(min=1, help="Time limit per run on Slurm.")] = 24 * 60,
@@ -67,11 +67,13 @@ def launch(
       geomano launch darcy --grid model.depth=2,4,8 --name depth
       geomano launch darcy_main --cluster slurm --partition gpu --dry-run
     """
-    from geomano_hpc.launch import plan
-    from geomano_hpc.slurm import Resources
+    from geomano_hpc.launch import load_study, plan, with_overrides
+    from geomano_hpc.slurm import CLUSTERS, Resources
 
-    chosen = _with_options(study, seeds, grid or [], name)
-    planned = plan(chosen, set_ or [])
+    if cluster not in CLUSTERS:
+        raise ConfigError(f"--cluster {cluster!r} is not known; choose one of {', '.join(CLUSTERS)}")
+    chosen = with_overrides(load_study(study), set_ or [], grid or [], seeds, name)
+    planned = plan(chosen)
     folder = runs / chosen.name
     resources = Resources(partition, account, gpus, cpus, memory_gb, minutes, at_once or 16)
     if dry_run:
@@ -96,20 +98,6 @@ def _known_before(outcome: "Outcome") -> str:
     words = [f"{outcome.finished_before} were finished before"] if outcome.finished_before else []
     words += [f"{len(outcome.active_before)} are running or queued already"] if outcome.active_before else []
     return f" ({', '.join(words)})" if words else ""
-
-
-def _with_options(name_or_path: str, seeds: int | None, grid: list[str], name: str | None) -> "Study":
-    from geomano_hpc.launch import load_study
-
-    chosen = load_study(name_or_path)
-    axes = dict(chosen.axes)
-    for axis in grid:
-        path, separator, values = axis.partition("=")
-        if not separator or not values:
-            raise ConfigError(f"--grid {axis!r}: write it as key=value,value, such as model.depth=2,4,8")
-        axes[path] = values.split(",")
-    update = {"axes": axes, "name": name or chosen.name, "seeds": list(range(seeds)) if seeds else chosen.seeds}
-    return chosen.model_copy(update=update)
 
 
 def _describe(planned: "list[PlannedRun]", folder: Path, cluster: str, name: str, resources: "Resources") -> None:

@@ -4,7 +4,6 @@ from geomano_hpc.config.recipes import (
     load_recipe,
     recipe_from_mapping,
     recipe_names,
-    set_by_path,
     to_yaml,
 )
 from geomano_hpc.config.tree import (
@@ -26,6 +25,5 @@ __all__ = [
     "load_recipe",
     "recipe_from_mapping",
     "recipe_names",
-    "set_by_path",
     "to_yaml",
 ]

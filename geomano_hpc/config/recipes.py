@@ -23,18 +23,23 @@ def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
     """A shipped recipe by name or a YAML file by path, with overrides such as `model.depth=4`."""
     content, source = _read(name_or_path)
     for override in overrides:
-        path, separator, value = override.partition("=")
-        if not separator or not path:
-            raise ConfigError(f"--set {override!r}: write it as key=value, such as model.depth=4")
-        set_by_path(content, path.strip(), _parse_value(value.strip()))
+        set_by_path(content, *split_override(override))
     return recipe_from_mapping(content, source)
+
+
+def split_override(text: str) -> tuple[str, Any]:
+    """`model.depth=4` -> the key's path and its value."""
+    path, separator, value = text.partition("=")
+    if not separator or not path:
+        raise ConfigError(f"--set {text!r}: write it as key=value, such as model.depth=4")
+    return path.strip(), parse_value(value.strip())
 
 
 def recipe_from_mapping(content: Mapping[str, Any], source: str) -> Recipe:
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {_explain(error)}") from None
+        raise ConfigError(f"{source}: {explain(error, Recipe)}") from None
 
 
 def set_by_path(content: dict[str, Any], path: str, value: Any) -> None:
@@ -75,7 +80,7 @@ def _read(name_or_path: str) -> tuple[dict[str, Any], str]:
     return content, source
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Scalars stay text, which the typed tree converts: so 0011 remains a mask. Lists, mappings and null are YAML."""
     if text == "null":
         return None
@@ -93,13 +98,14 @@ def closest(word: str, candidates: Iterable[str]) -> str:
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-def _explain(error: ValidationError) -> str:
+def explain(error: ValidationError, tree: type[BaseModel]) -> str:
+    """What is wrong with a mapping, in one line that names the key and the closest valid one."""
     problems = []
     for problem in error.errors():
         location = [str(part) for part in problem["loc"]]
         path = ".".join(location)
         if problem["type"] == "extra_forbidden":
-            keys = _keys_at(location[:-1])
+            keys = _keys_at(tree, location[:-1])
             hint = closest(location[-1], keys) or f"; valid keys here: {', '.join(keys)}"
             problems.append(f"unknown key {path}{hint}")
         elif problem["type"] == "missing":
@@ -111,8 +117,7 @@ def _explain(error: ValidationError) -> str:
     return "; ".join(problems)
 
 
-def _keys_at(location: list[str]) -> list[str]:
-    node: type[BaseModel] = Recipe
+def _keys_at(node: type[BaseModel], location: list[str]) -> list[str]:
     for part in location:
         annotation = node.model_fields[part].annotation
         options = (annotation, *getattr(annotation, "__args__", ()))

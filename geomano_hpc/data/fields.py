@@ -1,25 +1,11 @@
-"""A split of a store as tensors, and the normalisers that go with it. Axes: S samples, H x W grid, C channels."""
+"""A split of a store as tensors, with the normalisers that go with it. Axes: S samples, H x W grid, C channels."""
 
 from dataclasses import dataclass
 
 import torch
 
-from geomano_hpc.data_prep.store import Store
+from geomano_hpc.data_prep.store import Normaliser, Store
 from geomano_hpc.errors import DataError
-
-
-@dataclass(frozen=True)
-class Normaliser:
-    """One scalar mean and standard deviation for a field, as in the benchmark (not per point)."""
-
-    mean: float
-    std: float
-
-    def encode(self, field: torch.Tensor) -> torch.Tensor:
-        return (field - self.mean) / self.std
-
-    def decode(self, field: torch.Tensor) -> torch.Tensor:
-        return field * self.std + self.mean
 
 
 @dataclass(frozen=True)
@@ -53,11 +39,10 @@ def load_split(store: Store, name: str, most_samples: int | None = None) -> Spli
         if most_samples > available:
             raise DataError(f"{store.path}: data.{name}_samples is {most_samples}, the store has {available}")
         samples = slice(samples.start, samples.start + most_samples)
-    normalisers = {key: Normaliser(value.mean, value.std) for key, value in store.card.normalisers.items()}
     return Split(
         store.card.task,
         torch.from_numpy(store.read("input", samples)),
         torch.from_numpy(store.read("target", samples)),
-        normalisers["input"],
-        normalisers["target"],
+        store.card.normalisers["input"],
+        store.card.normalisers["target"],
     )

@@ -9,31 +9,46 @@ from pathlib import Path
 from geomano_hpc.config import DataConfig
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.generate import Generation, generate
-from geomano_hpc.data_prep.problems import problem
+from geomano_hpc.data_prep.problems import Problem, problem
+from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 
 def ensure_store(config: DataConfig) -> None:
-    """Generate and convert the data where the store is missing and the recipe says how."""
-    if config.store.is_dir():
-        return
+    """Make the data where the store is missing and the recipe says how; a store with other data is an error."""
     how = config.generate
     if how is None:
-        raise DataError(
-            f"{config.store}: no such store; convert your raw file with `geomano data convert RAW --problem ... "
-            f"--out {config.store}`, or make the data with `geomano data generate` first"
-        )
+        if not config.store.is_dir():
+            raise DataError(
+                f"{config.store}: no such store; convert your raw file with `geomano data convert RAW --problem ... "
+                f"--out {config.store}`, or make the data with `geomano data generate` first"
+            )
+        return
+    samples = how.train_samples + how.test_samples
+    generation = Generation(how.problem, samples, how.grid, how.seed, how.viscosity)
+    sizes = {"train_samples": how.train_samples, "test_samples": how.test_samples}
+    settings = problem(how.problem, stride=how.stride, **sizes)
     with _one_process_at_a_time(config.store):
         if config.store.is_dir():
+            _check_made_as_wanted(config.store, generation, settings)
             return
         logger.info("store %s is missing: making it as the recipe says", config.store)
         raw = config.store.with_suffix(".h5")
-        samples = how.train_samples + how.test_samples
-        generate(Generation(how.problem, samples, how.grid, how.seed, how.viscosity), raw)
-        sizes = {"train_samples": how.train_samples, "test_samples": how.test_samples}
-        convert([raw], problem(how.problem, stride=how.stride, **sizes), config.store)
+        generate(generation, raw)
+        convert([raw], settings, config.store)
+
+
+def _check_made_as_wanted(store: Path, generation: Generation, settings: Problem) -> None:
+    origin = open_store(store).card.provenance
+    found = ([source["generation"] for source in origin["sources"]], origin["stride"], origin["samples"])
+    samples = {"train": settings.train_samples, "test": settings.test_samples}
+    if found != ([generation.parameters()], settings.stride, samples):
+        raise DataError(
+            f"{store} holds other data than data.generate says; remove it, name another data.store, "
+            "or set data.generate=null to take it as it is"
+        )
 
 
 @contextlib.contextmanager

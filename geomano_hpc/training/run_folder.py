@@ -101,7 +101,7 @@ class RunFolder:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
-                except OSError:
+                except BlockingIOError:
                     time.sleep(0.05)
             else:
                 raise FolderInUseError(f"{self.path}: another process is training in this run folder")
@@ -116,7 +116,7 @@ class RunFolder:
         with lock.open("r") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 return True
         return False
 
