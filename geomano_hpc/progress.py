@@ -9,9 +9,11 @@ Advance = Callable[[str], None]
 
 
 @contextmanager
-def progress(description: str, total: int) -> Iterator[Advance]:
+def progress(description: str, total: int, shown: bool = True) -> Iterator[Advance]:
     """Yield `advance(note)`, to be called once per finished item; the note is shown beside the bar."""
-    if sys.stderr.isatty():
+    if not shown:
+        yield lambda note: None
+    elif sys.stderr.isatty():
         with _bar(description, total) as advance:
             yield advance
     else:

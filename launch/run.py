@@ -65,7 +65,7 @@ def keep_plan(study: Study, runs: Sequence[PlannedRun], folder: Path) -> Plan:
 def run_here(study: Study, runs: Sequence[PlannedRun], folder: Path, at_once: int) -> Outcome:
     """Train every run that is to be started on this machine, `at_once` at a time, sharing the cores between them."""
     plan = keep_plan(study, runs, folder)
-    places = [_environment(place, at_once) for place in range(at_once)]
+    places = [share_of_machine(place, at_once) for place in range(at_once)]
     executor = make_executor("local", folder / "jobs", study.name, Resources(minutes=_NO_LIMIT))
     waiting = list(plan.to_start)
     running: list[tuple[RunFolder, Any, dict[str, str]]] = []
@@ -92,7 +92,7 @@ def run_here(study: Study, runs: Sequence[PlannedRun], folder: Path, at_once: in
     return plan.outcome(failed)
 
 
-def _environment(place: int, places: int) -> dict[str, str]:
+def share_of_machine(place: int, places: int) -> dict[str, str]:
     """The share of this machine that a run at one of the places gets: its threads and its GPU."""
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // places))}
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")

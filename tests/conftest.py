@@ -1,5 +1,6 @@
 """Fixtures that several parts share."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from geomano_hpc.data_prep.problems import problem
 @pytest.fixture(autouse=True)
 def _one_thread_and_no_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small operations are faster on one thread, and no test inherits the ranks of another."""
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
+    for name in list(os.environ):
+        if name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") or name.startswith(("MASTER_", "SLURM_", "OMPI_", "PMI_")):
+            monkeypatch.delenv(name)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -5,16 +5,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("geomano_hpc", "data_prep", "kernels", "launch", "slurm")
@@ -24,6 +20,12 @@ def tracked_files() -> list[str]:
     command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return [name for name in found if (ROOT / name).is_file()]
+
+
+def copy_tree(to: Path) -> None:
+    for name in tracked_files():
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, to / name)
 
 
 def module_of(file: str) -> str:
@@ -52,9 +54,7 @@ def test_dependencies_are_ranges_and_the_tested_set_is_exact() -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    for name in tracked_files():
-        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / "source" / name)
+    copy_tree(folder / "source")
     command = [
         sys.executable,
         "-m",
@@ -123,10 +123,7 @@ def test_view_shows_every_module_where_it_is_imported_from() -> None:
 @pytest.mark.parametrize("part", ["data_prep", "kernels", "launch", "slurm", "geomano_hpc/training"])
 def test_type_checker_really_reads_every_part(part: str, tmp_path: Path) -> None:
     """A type error planted in a copy of the tree is found in each part."""
-    for name in tracked_files():
-        if name.startswith(PARTS) or name in ("pyproject.toml", "Makefile"):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / name)
+    copy_tree(tmp_path)
     planted = tmp_path / part / "planted.py"
     planted.write_text('"""Wrong on purpose."""\n\nx: int = "text"\n')
     subprocess.run(["make", "view"], cwd=tmp_path, check=True, capture_output=True)
@@ -143,10 +140,7 @@ def test_type_checker_really_reads_every_part(part: str, tmp_path: Path) -> None
 
 
 def test_import_in_the_wrong_direction_is_found(tmp_path: Path) -> None:
-    for name in tracked_files():
-        if name.startswith(PARTS) or name in ("pyproject.toml", "Makefile"):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / name)
+    copy_tree(tmp_path)
     reference = tmp_path / "kernels" / "reference.py"
     reference.write_text(reference.read_text() + "\nfrom geomano_hpc.training import losses  # noqa\n")
     done = subprocess.run(

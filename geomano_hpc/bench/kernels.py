@@ -6,7 +6,7 @@ Axes: B batch, H x W grid, E channels, N dstates, K directions, r rank of the ti
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def bench_kernels(shape: Shape, repeats: int, out: Path | None) -> dict[str, Any
                 {"kind": kind, "backend": status.name, "error": error, "forward_s": forward, "forward_backward_s": both}
             )
     content = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "shape": asdict(shape),
         "threads": torch.get_num_threads(),
         "hardware": hardware(),

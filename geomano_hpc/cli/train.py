@@ -1,5 +1,6 @@
 """geomano train, geomano eval"""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -42,11 +43,12 @@ def train(
         return
     from geomano_hpc.launch.study import run_name
     from geomano_hpc.training.loop import train as run_training
+    from geomano_hpc.training.ranks import read_ranks
     from geomano_hpc.training.run_folder import RunFolder
 
     folder = RunFolder(out or runs / resolved.name / run_name({}, resolved))
     result = run_training(resolved, folder)
-    if result:  # rank 0
+    if read_ranks(os.environ).is_main:
         typer.echo(f"test rel-L2 {result['rel_l2']:.5f} after {result['epochs']} epochs: {folder.path}")
 
 

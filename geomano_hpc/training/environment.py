@@ -3,7 +3,7 @@
 import os
 import platform
 import subprocess
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shutil import which
@@ -23,7 +23,7 @@ def package_versions() -> dict[str, str | None]:
 
 def describe_environment(ranks: Ranks, scan_backend: str, data_hash: str) -> dict[str, Any]:
     return {
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "geomano_hpc": geomano_hpc.__version__,
         "git_revision": git_revision(),
         "python": platform.python_version(),

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from geomano_hpc.data import load_split, share_of_rank
@@ -13,6 +12,7 @@ from geomano_hpc.models import build_model
 from geomano_hpc.training.ranks import Ranks
 from geomano_hpc.training.run_folder import RunFolder
 from geomano_hpc.training.tasks import Task
+from geomano_hpc.training.weights import load_weights
 
 
 def mean_error(model: nn.Module, task: Task, batch_size: int, device: torch.device, ranks: Ranks) -> float:
@@ -31,16 +31,11 @@ def mean_error(model: nn.Module, task: Task, batch_size: int, device: torch.devi
 
 
 def load_trained(folder: RunFolder, store: Path | None = None) -> tuple[nn.Module, Task]:
-    """The trained model of a finished run and the test split of its store, or of another store of the same kind."""
+    """The trained model of a run and the test split of its store, or of another store of the same kind."""
+    recipe = folder.recipe()
     if not folder.weights_file.is_file():
         raise GeomanoError(f"{folder.path}: the run has no trained weights yet (no {folder.weights_file.name})")
-    recipe = folder.recipe()
     split = load_split(open_store(store or recipe.data.store), "test", None if store else recipe.data.test_samples)
     model = build_model(recipe.model, split.in_channels, split.out_channels)
-    try:
-        model.load_state_dict(load_file(folder.weights_file))
-    except RuntimeError as error:
-        raise GeomanoError(
-            f"{folder.weights_file} does not fit the data of {store}: {str(error).splitlines()[-1].strip()}"
-        ) from error
+    split = load_weights(folder.weights_file, model, split)
     return model.eval(), Task(split, recipe.loss.gradient_weight)

@@ -3,15 +3,15 @@
 import contextlib
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from safetensors.torch import save
 
-from geomano_hpc.atomic import replacing, write_json
+from geomano_hpc.atomic import write_json
 from geomano_hpc.config import Recipe
 from geomano_hpc.data import ensure_store, epoch_batches, load_split, share_of_rank
 from geomano_hpc.data_prep.store import open_store
@@ -24,9 +24,10 @@ from geomano_hpc.training.engine import Engine, start_engine
 from geomano_hpc.training.environment import describe_environment
 from geomano_hpc.training.evaluate import mean_error
 from geomano_hpc.training.metrics import MetricsWriter
-from geomano_hpc.training.ranks import Ranks, join, read_ranks, tell_all
+from geomano_hpc.training.ranks import Ranks, fail_everywhere, join, read_ranks, tell_all
 from geomano_hpc.training.run_folder import RunFolder
 from geomano_hpc.training.tasks import Task
+from geomano_hpc.training.weights import save_weights
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,14 @@ def train(recipe: Recipe, folder: RunFolder) -> dict[str, Any]:
     """Train to the end and return the result; a finished run returns its result at once."""
     ranks = read_ranks(os.environ)
     join(ranks)
+    if not ranks.is_main:
+        logging.getLogger("geomano_hpc").setLevel(logging.WARNING)
     with contextlib.ExitStack() as held:
         finished = _prepare(recipe, folder, ranks, held)
-        return finished or Training(recipe, folder, ranks).run()
+        if finished is None:
+            return Training(recipe, folder, ranks).run()
+    logger.info("%s is finished already", folder.path)
+    return finished
 
 
 def _prepare(recipe: Recipe, folder: RunFolder, ranks: Ranks, held: contextlib.ExitStack) -> dict[str, Any] | None:
@@ -52,15 +58,15 @@ def _prepare(recipe: Recipe, folder: RunFolder, ranks: Ranks, held: contextlib.E
             held.enter_context(folder.held())
             folder.write_recipe(recipe)
             held.enter_context(_log_file(folder))
-            ensure_store(recipe.data)
             finished = folder.result()
+            if finished is None:
+                choose_backend(recipe.model.scan_backend)
+                ensure_store(recipe.data)
         except Exception as error:
             failure = error
     failure, finished = tell_all((failure, finished), ranks)
     if failure is not None:
-        raise failure
-    if finished is not None:
-        logger.info("%s is finished already", folder.path)
+        fail_everywhere(failure, ranks)
     return finished
 
 
@@ -113,7 +119,7 @@ class Training:
             f"training {self.recipe.name}: {self.parameters} parameters, {len(self.task.split)} samples, "
             f"epochs {self.position.epoch + 1} to {config.epochs} on {self.engine.device}"
         )
-        with progress(self.recipe.name, left) as advance:
+        with progress(self.recipe.name, left, shown=self.ranks.is_main) as advance:
             for epoch in range(self.position.epoch + 1, config.epochs + 1):
                 line = self._epoch(epoch, advance)
                 if metrics is not None:
@@ -128,17 +134,17 @@ class Training:
     def _epoch(self, epoch: int, advance: Advance) -> dict[str, Any]:
         config = self.recipe.training
         started = time.perf_counter()
-        total = torch.zeros((), dtype=torch.float64, device=self.engine.device)
+        total = 0.0
         for batch in epoch_batches(len(self.task.split), config.batch_size, config.seed, epoch):
             loss = self._batch_loss(batch)
-            if not torch.isfinite(loss):
-                raise GeomanoError(
-                    f"{self.folder.path}: the loss is {loss.item()} in epoch {epoch}, samples {batch.tolist()}; "
-                    "look at these samples, or lower training.lr"
-                )
+            batch_loss = self.engine.sum_over_ranks(loss.detach().clone()).item()
+            if not math.isfinite(batch_loss):
+                reason = f"the loss is {batch_loss} in epoch {epoch}, samples {batch.tolist()}"
+                error = GeomanoError(f"{self.folder.path}: {reason}; look at these samples, or lower training.lr")
+                fail_everywhere(error, self.ranks)
             self.engine.step(loss)
-            total += loss.detach()
-            advance(f"epoch {epoch}/{config.epochs} loss {loss.item() / len(batch):.4f}")
+            total += batch_loss
+            advance(f"epoch {epoch}/{config.epochs} loss {batch_loss / len(batch):.4f}")
         seconds = time.perf_counter() - started
         self.position = Position(epoch, epoch * self.steps_per_epoch)
         samples = len(self.task.split)
@@ -146,7 +152,7 @@ class Training:
         return {
             "epoch": epoch,
             "step": self.position.step,
-            "train_loss": self.engine.sum_over_ranks(total).item() / samples,
+            "train_loss": total / samples,
             "test_rel_l2": self._test_error() if evaluate else None,
             "lr": self.engine.scheduler.get_last_lr()[0],
             "seconds": seconds,
@@ -176,8 +182,7 @@ class Training:
         write_json(file, {"starts": [*starts, environment]})
 
     def _finish(self) -> dict[str, Any]:
-        with replacing(self.folder.weights_file) as temporary:
-            temporary.write_bytes(save(self.engine.model.state_dict()))
+        save_weights(self.folder.weights_file, self.engine.model, self.task.split)
         lines = self.folder.metrics()
         result = {
             "recipe": self.recipe.name,

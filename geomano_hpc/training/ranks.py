@@ -1,9 +1,10 @@
 """Which rank this process is: read from whatever launched it, and join the others."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from geomano_hpc.errors import GeomanoError
 
@@ -57,6 +58,13 @@ def join(ranks: Ranks) -> None:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     else:
         dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.world_size)
+
+
+def fail_everywhere(error: Exception, ranks: Ranks) -> NoReturn:
+    """Every rank met the same error: rank 0 reports it, the others end without a word."""
+    if ranks.is_main:
+        raise error
+    sys.exit(1)
 
 
 def tell_all(value: Any, ranks: Ranks) -> Any:

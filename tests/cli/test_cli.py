@@ -62,8 +62,10 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
             "error: recipe darcy: unknown key model.dept; did you mean 'depth'?",
         ),
         (("train", "darcy"), 1, "error: data/darcy.zarr: no such store; convert your raw file with"),
-        (("train", "darcy_smoke", "--set", "model.scan_backend=cuda"), 1, "unknown scan backend 'cuda'"),
-        (("eval", "nowhere"), 1, "error: nowhere: the run has no trained weights yet"),
+        (("train", "darcy_smoke", "--set", "model.scan_backend=cuda"), 2, "unknown scan backend 'cuda'"),
+        (("train", "darcy_smoke", "--set", "model.scan_backend=triton"), 1, "'triton' is not available: this version"),
+        (("eval", "nowhere"), 2, "error: nowhere: not a run folder"),
+        (("launch", "darcy", "--cluster", "pbs", "--dry-run"), 2, "--cluster 'pbs' is not known"),
         (("launch", "nothing"), 2, "error: no study, recipe or file 'nothing'"),
         (("launch", "darcy", "--grid", "model.depth"), 2, "write it as key=value,value"),
         (("launch", "darcy_smoke", "--cluster", "slurm"), 2, "no sbatch on this machine"),
@@ -83,13 +85,12 @@ def test_errors_are_one_line_that_says_what_to_do(
 ) -> None:
     if "slurm" in arguments:
         monkeypatch.setenv("PATH", "/nowhere")
-    if "model.scan_backend=cuda" in arguments:
-        arguments += ("--set", "data.generate.train_samples=4", "--set", "data.generate.test_samples=2")
     assert geomano(*arguments) == exit_code
     shown = capsys.readouterr().err
     assert message in shown
     assert "Traceback" not in shown
     assert len([line for line in shown.splitlines() if line.startswith("error: ")]) == 1
+    assert not Path("data").exists()
 
 
 def test_traceback_only_with_debug(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,6 +188,9 @@ def test_whole_chain_by_commands(tiny_recipe: Recipe, darcy_raw: Path, capsys: p
     assert re.search(r"test rel-L2 \d\.\d+ on 4 samples of data/tiny.zarr", capsys.readouterr().out)
     assert "| 2 | - |" in table
     assert geomano("report", "mine", "--format", "pdf") == 2
+    assert geomano("report", "mine", "--no-figures") == 0
+    assert geomano("bench", "kernels", "--height", "4", "--width", "4", "--repeats", "1", "--out", "bench.json") == 0
+    assert "reference" in capsys.readouterr().out
     assert geomano("train", "tiny.yaml", *options, "--runs", "other") == 0
     assert "test rel-L2" in capsys.readouterr().out
 

@@ -60,6 +60,7 @@ def test_overrides_are_typed_by_the_tree() -> None:
         ("data.generate.gird=9", "unknown key data.generate.gird; did you mean 'grid'?"),
         ("model.zzzzzz=4", "unknown key model.zzzzzz; valid keys here: name, depth"),
         ("model.depth=four", "model.depth: Input should be a valid integer"),
+        ("model.depth=[1]", "model.depth: Input should be a valid integer"),
         ("model.depth=0", "model.depth: Input should be greater than 0"),
         ("model.kind=3d", "model.kind: Input should be '1d' or '2d'"),
         ("model.correction=01", "needs four digits"),
@@ -97,3 +98,8 @@ def test_broken_recipe_file_is_named(text: str, message: str, tmp_path: Path) ->
 def test_unknown_recipe_suggests_the_closest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'darcy_smoke'"):
         load_recipe("darcy_smok")
+
+
+def test_true_is_not_a_number() -> None:
+    with pytest.raises(ConfigError, match=r"model\.depth: true and false go with switches only"):
+        recipe_from_mapping({"name": "x", "data": {"store": "s"}, "model": {"depth": True}}, "mine.yaml")

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ def test_missing_store_is_made_where_the_recipe_says_how(tmp_path: Path) -> None
     written = (config.store / "zarr.json").stat().st_mtime_ns
     ensure_store(config)
     assert (config.store / "zarr.json").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("change", [{"seed": 7}, {"stride": 2}, {"train_samples": 2}, {"grid": 11}])
+def test_store_with_other_data_than_the_recipe_says_is_an_error(change: dict[str, int], tmp_path: Path) -> None:
+    how = {"problem": "darcy", "train_samples": 3, "test_samples": 2, "grid": 10}
+    ensure_store(DataConfig(store=tmp_path / "made.zarr", generate=GenerateConfig.model_validate(how)))
+    other = DataConfig(store=tmp_path / "made.zarr", generate=GenerateConfig.model_validate({**how, **change}))
+    with pytest.raises(DataError, match=r"holds other data than data\.generate says"):
+        ensure_store(other)
+
+
+def test_missing_shard_is_an_error_and_never_zeros(darcy_store: Path, tmp_path: Path) -> None:
+    shutil.copytree(darcy_store, tmp_path / "copy.zarr")
+    (tmp_path / "copy.zarr" / "input" / "c" / "0" / "0" / "0" / "0").unlink()
+    with pytest.raises(DataError, match="shard input/c/0/0/0/0 is missing"):
+        load_split(open_store(tmp_path / "copy.zarr"), "train")
 
 
 def test_missing_store_without_a_way_to_make_it_says_what_to_do(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_killed_conversion_has_no_name_and_the_next_one_succeeds(
 ) -> None:
     out = tmp_path / "store.zarr"
     with monkeypatch.context() as patch:
-        patch.setattr(convert_module, "_normalisers", lambda *_: 1 / 0)
+        patch.setattr(convert_module, "write_json", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             convert([darcy_raw], DARCY, out)
     assert not out.exists()
@@ -116,12 +116,36 @@ def test_flipped_bit_is_found_by_verify_and_by_reading(darcy_store: Path, tmp_pa
         open_store(path).read("target", slice(0, 14))
 
 
-def test_verify_names_missing_and_foreign_files(darcy_store: Path, tmp_path: Path) -> None:
+def test_verify_names_files_that_do_not_belong(darcy_store: Path, tmp_path: Path) -> None:
     path = tmp_path / "copy.zarr"
     shutil.copytree(darcy_store, path)
     shard = path / "input" / "c" / "0" / "0" / "0" / "0"
-    shard.rename(shard.with_name("1"))
-    assert verify(path) == [f"{shard}: shard is missing", f"{shard.with_name('1')}: file is not in the manifest"]
+    shutil.copy(shard, shard.with_name("1"))
+    assert verify(path) == [f"{shard.with_name('1')}: file is not in the manifest"]
+
+
+def test_variables_with_different_numbers_of_samples_are_never_paired(darcy_raw: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "raw.h5"
+    with h5py.File(darcy_raw) as good, h5py.File(raw, "w") as file:
+        file["coeff"], file["sol"] = good["coeff"][()], good["sol"][:12]
+    with pytest.raises(DataError, match="'coeff' has 14 samples but 'sol' has 12"):
+        convert([raw], problem("darcy", train_samples=6, test_samples=3), tmp_path / "bad.zarr")
+
+
+def test_field_without_variation_cannot_be_normalised(darcy_raw: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "raw.h5"
+    with h5py.File(darcy_raw) as good, h5py.File(raw, "w") as file:
+        file["coeff"], file["sol"] = good["coeff"][()] * 0 + 3, good["sol"][()]
+    with pytest.raises(DataError, match="'input' has the same value everywhere"):
+        convert([raw], DARCY, tmp_path / "bad.zarr")
+    assert [path.name for path in tmp_path.iterdir()] == ["raw.h5"]
+
+
+def test_store_of_another_version_of_the_package_is_reused(
+    darcy_raw: Path, darcy_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert_module, "__version__", "99.0.0")
+    assert convert([darcy_raw], DARCY, darcy_store) is False
 
 
 def test_verify_names_samples_that_cannot_be_right(darcy_raw: Path, tmp_path: Path) -> None:

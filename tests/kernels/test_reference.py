@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from geomano_hpc.errors import BackendError
+from geomano_hpc.errors import BackendError, ConfigError
 from geomano_hpc.kernels import ScanOrder, geo_scan, order_set
 from geomano_hpc.kernels.reference import recursion_1d, recursion_2d
 
@@ -171,5 +171,7 @@ def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None
 
 
 def test_backend_that_is_not_there_is_an_error_and_never_another_backend() -> None:
-    with pytest.raises(BackendError, match="unknown scan backend 'cuda'"):
+    with pytest.raises(BackendError, match="'triton' is not available"):
+        geo_scan(**random_inputs(), orders=order_set("paper"), kind="2d", backend="triton")
+    with pytest.raises(ConfigError, match="unknown scan backend 'cuda'"):
         geo_scan(**random_inputs(), orders=order_set("paper"), kind="2d", backend="cuda")

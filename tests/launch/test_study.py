@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from geomano_hpc.errors import ConfigError
-from geomano_hpc.launch import Study, load_study, plan, study_names
+from geomano_hpc.launch import Study, load_study, plan, study_names, with_overrides
 
 
 def test_main_studies_repeat_the_papers_recipes_with_five_seeds() -> None:
@@ -20,7 +20,7 @@ def test_every_shipped_study_plans(name: str) -> None:
 
 def test_grid_is_every_combination_with_every_seed() -> None:
     study = Study(name="s", recipe="darcy", axes={"model.depth": [2, 4], "model.dstate": ["8", "16"]}, seeds=[0, 7])
-    runs = plan(study, ["training.epochs=3"])
+    runs = plan(with_overrides(study, ["training.epochs=3"], [], None, None))
     assert len(runs) == 8
     assert {(run.recipe.model.depth, run.recipe.model.dstate, run.recipe.training.seed) for run in runs} == {
         (depth, dstate, seed) for depth in (2, 4) for dstate in (8, 16) for seed in (0, 7)
@@ -31,7 +31,8 @@ def test_grid_is_every_combination_with_every_seed() -> None:
 
 def test_name_of_a_run_changes_with_its_recipe_and_with_nothing_else() -> None:
     study = Study(name="s", recipe="darcy", seeds=[0])
-    (one,), (same,), (other,) = plan(study), plan(study), plan(study, ["training.lr=1e-3"])
+    (one,), (same,) = plan(study), plan(study)
+    (other,) = plan(with_overrides(study, ["training.lr=1e-3"], [], None, None))
     assert one.name == same.name != other.name
 
 
@@ -45,8 +46,8 @@ def test_recipe_makes_a_study_of_five_seeds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: s\nrecipe: darcy\nsedes: [1]\n", "sedes"),
-        ("name: s\nrecipe: [", "not a valid study"),
+        ("name: s\nrecipe: darcy\nsedes: [1]\n", "unknown key sedes; did you mean 'seeds'"),
+        ("name: s\nrecipe: [", "not valid YAML"),
         ("name: s\nrecipe: darcy\nseeds: []\n", "seeds"),
     ],
 )
@@ -66,3 +67,30 @@ def test_unknown_study_lists_the_known_ones() -> None:
 def test_axis_with_an_unknown_key_is_named() -> None:
     with pytest.raises(ConfigError, match=r"study s: unknown key model.dept; did you mean 'depth'"):
         plan(Study(name="s", recipe="darcy", axes={"model.dept": [1]}))
+
+
+def test_command_line_wins_over_the_studys_own_settings() -> None:
+    study = with_overrides(load_study("demo_tiny"), ["training.epochs=7"], ["training.clip=null,0.1"], 2, "mine")
+    runs = plan(study)
+    assert (study.name, len(runs)) == ("mine", 4)
+    assert {run.recipe.training.epochs for run in runs} == {7}
+    assert {run.recipe.training.clip for run in runs} == {None, 0.1}
+    assert study.set["training.epochs"] == "7"  # kept in study.yaml
+
+
+@pytest.mark.parametrize(
+    ("overrides", "axes", "name", "message"),
+    [
+        (["training.seed=3"], [], None, "the study varies it"),
+        (["model.depth=3"], [], None, "the study varies it"),
+        ([], ["model.depth"], None, "write it as key=value,value"),
+        ([], ["model.depth=2,2"], None, "two of its runs are the same"),
+        ([], [], "../elsewhere", "name: String should match pattern"),
+    ],
+)
+def test_command_line_that_contradicts_the_study_is_refused(
+    overrides: list[str], axes: list[str], name: str | None, message: str
+) -> None:
+    study = Study(name="s", recipe="darcy", axes={"model.depth": [1, 2]})
+    with pytest.raises(ConfigError, match=message):
+        plan(with_overrides(study, overrides, axes, None, name))

@@ -1,0 +1,34 @@
+"""The trained weights of a run, with the normalisers that belong to them: what a prediction needs, in one file."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import nn
+
+from geomano_hpc.atomic import replacing
+from geomano_hpc.data import Normaliser, Split
+from geomano_hpc.errors import GeomanoError
+
+
+def save_weights(file: Path, model: nn.Module, split: Split) -> None:
+    normalisers = {"input": asdict(split.input_normaliser), "target": asdict(split.target_normaliser)}
+    with replacing(file) as temporary:
+        temporary.write_bytes(save(model.state_dict(), metadata={"normalisers": json.dumps(normalisers)}))
+
+
+def load_weights(file: Path, model: nn.Module, split: Split) -> Split:
+    """Load the weights into the model. Returns the split with the normalisers that the model was trained with."""
+    try:
+        with safe_open(file, framework="pt") as weights:
+            model.load_state_dict({name: weights.get_tensor(name) for name in weights.keys()})  # noqa: SIM118
+            normalisers = json.loads(weights.metadata()["normalisers"])
+    except (OSError, SafetensorError) as error:
+        raise GeomanoError(f"{file}: cannot be read ({error})") from error
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise GeomanoError(f"{file} does not fit the data ({reason}); evaluate on data of the same kind") from error
+    given, target = (Normaliser(**normalisers[name]) for name in ("input", "target"))
+    return replace(split, input_normaliser=given, target_normaliser=target)

@@ -1,0 +1,58 @@
+"""Trained weights, judged again."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from geomano_hpc.config import Recipe
+from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.problems import problem
+from geomano_hpc.errors import ConfigError, GeomanoError
+from geomano_hpc.training.evaluate import load_trained, mean_error
+from geomano_hpc.training.loop import train
+from geomano_hpc.training.ranks import Ranks
+from geomano_hpc.training.run_folder import RunFolder, run_folders
+
+
+def test_evaluation_gives_the_number_of_the_result(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    result = train(tiny_recipe, folder)
+    model, task = load_trained(folder)
+    assert mean_error(model, task, 3, torch.device("cpu"), Ranks(0, 1, 0)) == pytest.approx(result["rel_l2"], rel=1e-6)
+
+
+def test_another_store_is_judged_with_the_normalisers_of_the_training(
+    tiny_recipe: Recipe, darcy_raw: Path, tmp_path: Path
+) -> None:
+    """The same test samples in a store with another training split give the same error."""
+    folder = RunFolder(tmp_path / "run")
+    result = train(tiny_recipe, folder)
+    other = tmp_path / "other.zarr"
+    convert([darcy_raw], problem("darcy", train_samples=2, test_samples=4, stride=2), other)
+    model, task = load_trained(folder, other)
+    error = mean_error(model, task, 4, torch.device("cpu"), Ranks(0, 1, 0))
+    assert error == pytest.approx(result["rel_l2"], rel=1e-6)
+
+
+def test_weights_that_do_not_fit_the_data_are_refused(
+    tiny_recipe: Recipe, navier_stokes_store: Path, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    train(tiny_recipe, folder)
+    with pytest.raises(GeomanoError, match=r"model.safetensors does not fit the data \(size mismatch"):
+        load_trained(folder, navier_stokes_store)
+
+
+def test_unfinished_run_has_no_weights_yet(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.write_recipe(tiny_recipe)
+    with pytest.raises(GeomanoError, match="no trained weights yet"):
+        load_trained(folder)
+
+
+def test_folder_without_runs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such study or run folder"):
+        run_folders(tmp_path / "none")
+    with pytest.raises(ConfigError, match="not a run folder"):
+        load_trained(RunFolder(tmp_path))
