@@ -87,20 +87,24 @@ def _deepspeed() -> list[str]:
 def _mpi() -> list[str]:
     """In a process of its own: a broken MPI may end the process that loads it."""
     program = "from mpi4py import MPI; print(MPI.Get_library_version().splitlines()[0])"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    if found.returncode:
-        reason = (found.stderr.strip().splitlines() or ["it crashed"])[-1]
-        raise RuntimeError(f"{reason} (needed only for data conversion with several ranks)")
-    return [found.stdout.strip().strip("\0")]  # Open MPI's ends with a null
+    try:
+        return [_output([sys.executable, "-c", program]).strip("\0")]  # Open MPI's ends with a null
+    except RuntimeError as error:
+        raise RuntimeError(f"{error} (needed only for data conversion with several ranks)") from error
 
 
 def _slurm() -> list[str]:
     sbatch = shutil.which("sbatch")
     if sbatch is None:
         raise RuntimeError("no sbatch on this machine (needed only for --cluster slurm)")
-    return [
-        subprocess.run([sbatch, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-    ]
+    return [_output([sbatch, "--version"])]
+
+
+def _output(command: list[str]) -> str:
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if found.returncode:
+        raise RuntimeError((found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1])
+    return found.stdout.strip()
 
 
 _CHECKS: tuple[tuple[str, Callable[[], list[str]], bool], ...] = (
