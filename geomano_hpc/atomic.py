@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from geomano_hpc.errors import GeomanoError
+
 
 def _temporary_name(path: Path) -> Path:
     """A name of this process's own. What a killed process of this machine left under such a name is removed."""
@@ -69,7 +71,11 @@ def new_folder(path: Path) -> Iterator[Path]:
         for file in temporary.rglob("*"):
             if file.is_file():
                 _flush(file)
-        temporary.rename(path)
+        try:
+            temporary.rename(path)
+        except OSError as error:
+            reason = "another process made it first; look at what is there" if path.exists() else str(error)
+            raise GeomanoError(f"{path}: cannot be put in place: {reason}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
