@@ -21,10 +21,11 @@ demo: install
 	@echo "Everything is in $(DEMO_DIR)/: the store in data/, a folder for each seed in runs/$(DEMO_SIZE)/,"
 	@echo "the table and the figures in runs/$(DEMO_SIZE)/report/."
 	@echo "Next, after 'source $(VENV)/bin/activate && cd $(DEMO_DIR)':"
-	@echo "  geomano monitor $(DEMO_SIZE)                                  the curves in TensorBoard"
-	@echo "  geomano launch darcy_smoke --grid model.depth=1,2,4 --name depth    a sweep over the depth"
-	@echo "  geomano train navier_stokes_smoke                      a time-dependent problem"
-	@echo "  geomano -h                                             everything else"
+	@printf '  %-66s %s\n' \
+	  'geomano monitor $(DEMO_SIZE)' 'the curves in TensorBoard' \
+	  'geomano launch darcy_smoke --grid model.depth=1,2,4 --name depth' 'a sweep over the depth' \
+	  'geomano train navier_stokes_smoke' 'a time-dependent problem' \
+	  'geomano -h' 'everything else'
 
 test: install-dev system-packages lint types imports unit-tests
 

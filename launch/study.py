@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from geomano_hpc.config import Recipe, load_recipe, recipe_from_mapping, recipe_names, to_yaml
-from geomano_hpc.config.recipes import explain, parse_value, set_by_path, split_override
+from geomano_hpc.config.recipe_files import explain, parse_value, set_by_path, split_override
 from geomano_hpc.errors import ConfigError
 
 _SHIPPED = resources.files("geomano_hpc.launch") / "studies"
@@ -28,6 +28,16 @@ class Study(BaseModel):
     set: dict[str, Any] = Field(default_factory=dict)
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     seeds: list[int] = Field(default=[0, 1, 2, 3, 4], min_length=1)
+
+    @model_validator(mode="after")
+    def _one_place_for_each_key(self) -> "Study":
+        fixed = [*self.set, *self.axes]
+        for path in fixed:
+            if path == "training.seed":
+                raise ValueError("training.seed is varied by the study's seeds (--seeds)")
+            if fixed.count(path) > 1:
+                raise ValueError(f"{path} is both set and varied; choose one")
+        return self
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,6 @@ def with_overrides(
     content = study.model_dump()
     for override in overrides:
         path, value = split_override(override)
-        if path == "training.seed" or path in study.axes:
-            raise ConfigError(f"--set {path}: the study varies it; use --seeds or --grid")
         content["set"][path] = value
     for axis in axes:
         path, separator, values = axis.partition("=")
@@ -86,7 +94,7 @@ def with_overrides(
         content["seeds"] = list(range(seeds))
     if name is not None:
         content["name"] = name
-    return _validated(content, "--name, --grid or --seeds")
+    return _validated(content, f"study {study.name} with these options")
 
 
 def plan(study: Study) -> list[PlannedRun]:

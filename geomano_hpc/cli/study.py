@@ -177,5 +177,9 @@ def monitor(
     """
     folder = find_study(study, runs)
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", host, "--port", str(port)]
-    if (code := subprocess.run(command, check=False).returncode) not in (0, -2):
+    try:
+        code = subprocess.run(command, check=False).returncode
+    except KeyboardInterrupt:  # the way to end it
+        return
+    if code:
         raise GeomanoError(f"TensorBoard ended with exit code {code}; is port {port} in use? Try --port 0")

@@ -1,6 +1,6 @@
 """One run's full configuration (a recipe): its strict tree, its YAML files, its overrides."""
 
-from geomano_hpc.config.recipes import (
+from geomano_hpc.config.recipe_files import (
     load_recipe,
     recipe_from_mapping,
     recipe_names,

@@ -10,7 +10,7 @@ import torch
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from geomano_hpc.atomic import replacing
 from geomano_hpc.training.evaluate import load_trained
@@ -30,6 +30,7 @@ def loss_curves(folders: Sequence[RunFolder], out: Path) -> None:
         test.plot([line["epoch"] for line in evaluated], [line["test_rel_l2"] for line in evaluated], label=label)
     for axes, title in ((training, "training loss per sample"), (test, "test relative L2 error")):
         axes.set(title=title, xlabel="epoch", yscale="log")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())

@@ -24,11 +24,13 @@ def load_weights(file: Path, model: nn.Module, split: Split) -> Split:
     try:
         with safe_open(file, framework="pt") as weights:
             model.load_state_dict({name: weights.get_tensor(name) for name in weights.keys()})  # noqa: SIM118
-            normalisers = json.loads(weights.metadata()["normalisers"])
+            normalisers = json.loads((weights.metadata() or {}).get("normalisers", "null"))
     except (OSError, SafetensorError) as error:
         raise GeomanoError(f"{file}: cannot be read ({error})") from error
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise GeomanoError(f"{file} does not fit the data ({reason}); evaluate on data of the same kind") from error
+    if normalisers is None:
+        raise GeomanoError(f"{file}: has no normalisers, so it was not written by a training of this package")
     given, target = (Normaliser(**normalisers[name]) for name in ("input", "target"))
     return replace(split, input_normaliser=given, target_normaliser=target)

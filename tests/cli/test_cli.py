@@ -1,7 +1,9 @@
 """The command as a user meets it: exit codes, one-line errors, help."""
 
+import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -208,8 +210,11 @@ def test_monitor_serves_the_study_on_loopback_only(tmp_path: Path) -> None:
             listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
             assert f"0100007F:{port:04X}" in listening
             assert f"00000000:{port:04X}" not in listening
+            os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C does
+            assert process.wait(timeout=60) == 0
         finally:
-            os.killpg(process.pid, 15)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _wait_for_page(address: str, process: "subprocess.Popen[bytes]") -> bytes:

@@ -81,8 +81,10 @@ def test_command_line_wins_over_the_studys_own_settings() -> None:
 @pytest.mark.parametrize(
     ("overrides", "axes", "name", "message"),
     [
-        (["training.seed=3"], [], None, "the study varies it"),
-        (["model.depth=3"], [], None, "the study varies it"),
+        (["training.seed=3"], [], None, r"training\.seed is varied by the study's seeds"),
+        ([], ["training.seed=3,4"], None, r"training\.seed is varied by the study's seeds"),
+        (["model.depth=3"], [], None, r"model\.depth is both set and varied"),
+        (["model.dstate=3"], ["model.dstate=2,4"], None, r"model\.dstate is both set and varied"),
         ([], ["model.depth"], None, "write it as key=value,value"),
         ([], ["model.depth=2,2"], None, "two of its runs are the same"),
         ([], [], "../elsewhere", "name: String should match pattern"),

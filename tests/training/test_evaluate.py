@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from geomano_hpc.config import Recipe
 from geomano_hpc.data_prep.convert import convert
@@ -56,3 +57,11 @@ def test_folder_without_runs(tmp_path: Path) -> None:
         run_folders(tmp_path / "none")
     with pytest.raises(ConfigError, match="not a run folder"):
         load_trained(RunFolder(tmp_path))
+
+
+def test_weights_without_normalisers_are_refused(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    train(tiny_recipe, folder)
+    save_file(load_file(folder.weights_file), folder.weights_file)
+    with pytest.raises(GeomanoError, match="has no normalisers"):
+        load_trained(folder)
