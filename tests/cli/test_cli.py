@@ -203,7 +203,14 @@ def test_monitor_serves_the_study_on_loopback_only(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "geomano_hpc", "monitor", "mine", "--port", str(port)]
-    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen(
+        command,
+        start_new_session=True,
+        # As in a terminal: a shell starts its background jobs with Ctrl-C ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
         try:
             page = _wait_for_page(f"http://127.0.0.1:{port}/", process)
             assert b"TensorBoard" in page
