@@ -30,7 +30,7 @@ def test_one_failed_run_does_not_stop_the_others_and_a_second_launch_starts_only
     folder = tmp_path / "runs" / "s"
     outcome = run_here(study, runs, folder, at_once=2)
     assert len(outcome.started) == 4
-    assert sorted(outcome.failed) == sorted(run.name for run in runs if "99" in run.name)
+    assert sorted(outcome.failed) == sorted(run.name for run in runs if "train_samples-99_" in run.name)
     assert all("data.train_samples is 99, the store has 10" in error for error in outcome.failed.values())
     states = {status.name: status.state for status in study_status(folder)}
     assert sorted(states.values()) == ["done", "done", "failed", "failed"]
