@@ -18,6 +18,15 @@ class ScanOrder:
     columns_backwards: bool = False
 
     @property
+    def code(self) -> int:
+        """The order as three bits, the form in which kernels take it."""
+        return self.column_major + 2 * self.rows_backwards + 4 * self.columns_backwards
+
+    @classmethod
+    def from_code(cls, code: int) -> "ScanOrder":
+        return cls(bool(code & 1), bool(code & 2), bool(code & 4))
+
+    @property
     def _flipped_axes(self) -> list[int]:
         return [axis for axis, backwards in ((1, self.rows_backwards), (2, self.columns_backwards)) if backwards]
 

@@ -1,50 +1,17 @@
-"""`geo_scan`, the one scan operator of the package, and the choice of the backend that computes it."""
+"""`geo_scan`, the one scan operator of the package.
 
-import logging
+Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of the time step.
+"""
+
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
-from geomano_hpc.errors import BackendError, ConfigError
+from geomano_hpc.kernels.backends import choose_backend
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, check, state_dtype
+from geomano_hpc.kernels.operator import geo_scan_op
 from geomano_hpc.kernels.orders import ScanOrder
 from geomano_hpc.kernels.reference import geo_scan_reference, time_step
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class BackendStatus:
-    """Whether a backend can compute on this machine, and why or why not."""
-
-    name: str
-    available: bool
-    reason: str
-
-
-def backend_statuses() -> list[BackendStatus]:
-    """Every backend, the best first."""
-    return [
-        BackendStatus("triton", False, "this version has no Triton kernel yet"),
-        BackendStatus("cpu", False, "this version has no C++ kernel yet"),
-        BackendStatus("reference", True, "plain torch, any device and precision; a loop over the grid, so slow"),
-    ]
-
-
-@lru_cache
-def choose_backend(requested: str) -> str:
-    """The backend to use. `auto` takes the best that is available and logs it once; a name is taken or refused."""
-    statuses = {status.name: status for status in backend_statuses()}
-    if requested == "auto":
-        best = next(status for status in statuses.values() if status.available)
-        logger.info("scan backend: %s (%s)", best.name, best.reason)
-        return best.name
-    if requested not in statuses:
-        raise ConfigError(f"unknown scan backend {requested!r}; choose auto or one of {', '.join(statuses)}")
-    if not statuses[requested].available:
-        raise BackendError(f"scan backend {requested!r} is not available: {statuses[requested].reason}")
-    return requested
 
 
 def geo_scan(
@@ -65,6 +32,9 @@ def geo_scan(
 ) -> torch.Tensor:
     """Scan a grid in K orders with geometric correction and sum the results: Eqs. (1D, 2D GeoMamba-SSM).
 
+    Hidden states, parameters and sums are float32, or float64 where x is; y has the precision of x. Under autocast
+    x, dt, B and C are converted to its precision.
+
     Args:
         x: input [B, H, W, E]
         dt: time step before bias and softplus, [B, H, W, K, E]; or [B, H, W, K, r] together with `dt_weight`
@@ -74,35 +44,46 @@ def geo_scan(
         R: geometric correction [K, E, N], or None for the vanilla SSM
         dt_bias: [K, E]
         dt_weight: expands a low-rank dt [K, E, r]
-        orders: the K scan orders
+        orders: the K scan orders, 1 to 8
         kind: "1d" (one sequence) or "2d" (along rows, then along columns)
         correction: "equation" subtracts R Bbar x from y, "state" from the hidden state
+        backend: "auto", "triton", "cpu", "torch" or "reference"
 
     Returns:
         y [B, H, W, E]
     """
-    batch, height, width, channels = x.shape
-    K, dstate = len(orders), A.shape[-1]
-    rank = channels if dt_weight is None else dt_weight.shape[-1]
-    grid = (batch, height, width, K)
-    expected: list[tuple[str, torch.Tensor | None, tuple[int, ...]]] = [
-        ("dt", dt, (*grid, rank)),
-        ("A", A, (K, channels, dstate)),
-        ("B", B, (*grid, dstate)),
-        ("C", C, (*grid, dstate)),
-        ("D", D, (K, channels)),
-        ("R", R, (K, channels, dstate)),
-        ("dt_bias", dt_bias, (K, channels)),
-        ("dt_weight", dt_weight, (K, channels, rank)),
-    ]
-    for name, tensor, shape in expected:
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"geo_scan: {name} has shape {tuple(tensor.shape)}, expected {shape} for {K} orders")
-    if kind not in ("1d", "2d"):
-        raise ValueError(f"geo_scan: kind is {kind!r}, expected '1d' or '2d'")
-    if correction not in ("equation", "state"):
-        raise ValueError(f"geo_scan: correction is {correction!r}, expected 'equation' or 'state'")
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        x, dt, B, C = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (x, dt, B, C))
+    settings = ScanSettings(tuple(orders), kind, correction)
+    precision = state_dtype(x.dtype)
+    A, D, dt_bias = A.to(precision), D.to(precision), dt_bias.to(precision)
+    R = None if R is None else R.to(precision)
+    dt_weight = None if dt_weight is None else dt_weight.to(precision)
+    inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
+    check(inputs, settings)
+    chosen = choose_backend(backend, device)
+    if chosen == "reference":
+        return _reference(inputs, settings)
+    needs_grad = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs)
+    y, _ = geo_scan_op(*inputs, [order.code for order in orders], kind, correction, chosen, needs_grad)
+    return y
 
-    choose_backend(backend)  # one backend so far; refuses a name that is not there
-    dt = time_step(dt, dt_weight, dt_bias)
-    return geo_scan_reference(x, dt, A, B, C, D_KE=D, R_KEN=R, orders=orders, kind=kind, correction=correction)
+
+def _reference(inputs: ScanInputs, settings: ScanSettings) -> torch.Tensor:
+    """Plain torch, in the precision of the states, with torch's own gradients."""
+    precision = inputs.A.dtype
+    with torch.autocast(inputs.x.device.type, enabled=False):
+        y = geo_scan_reference(
+            inputs.x.to(precision),
+            time_step(inputs.dt.to(precision), inputs.dt_weight, inputs.dt_bias),
+            inputs.A,
+            inputs.B.to(precision),
+            inputs.C.to(precision),
+            D_KE=inputs.D,
+            R_KEN=inputs.R,
+            orders=settings.orders,
+            kind=settings.kind,
+            correction=settings.correction,
+        )
+    return y.to(inputs.x.dtype)

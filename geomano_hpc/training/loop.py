@@ -16,7 +16,7 @@ from geomano_hpc.config import Recipe
 from geomano_hpc.data import ensure_store, epoch_batches, load_split, share_of_rank
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import DataError, GeomanoError
-from geomano_hpc.kernels import choose_backend
+from geomano_hpc.kernels import ready_backend
 from geomano_hpc.models import build_model
 from geomano_hpc.progress import Advance, progress
 from geomano_hpc.training.checkpoint import Position, load_newest, save_checkpoint
@@ -60,7 +60,7 @@ def _prepare(recipe: Recipe, folder: RunFolder, ranks: Ranks, held: contextlib.E
             held.enter_context(_log_file(folder))
             finished = folder.result()
             if finished is None:
-                choose_backend(recipe.model.scan_backend)
+                ready_backend(recipe.model.scan_backend)
                 ensure_store(recipe.data)
         except Exception as error:
             failure = error
@@ -105,7 +105,7 @@ class Training:
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         steps_per_epoch = -(-len(train_split) // config.batch_size)
         self.engine: Engine = start_engine(model, config, config.epochs * steps_per_epoch, ranks)
-        backend = choose_backend(recipe.model.scan_backend)
+        backend = ready_backend(recipe.model.scan_backend)
         if ranks.is_main:
             self._record_start(describe_environment(ranks, backend, store.content_hash()))
         self.position = load_newest(folder.checkpoints, self.engine)

@@ -65,7 +65,7 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
         ),
         (("train", "darcy"), 1, "error: data/darcy.zarr: no such store; convert your raw file with"),
         (("train", "darcy_smoke", "--set", "model.scan_backend=cuda"), 2, "unknown scan backend 'cuda'"),
-        (("train", "darcy_smoke", "--set", "model.scan_backend=triton"), 1, "'triton' is not available: this version"),
+        (("train", "darcy_smoke", "--set", "model.scan_backend=triton"), 1, "'triton' is not available: needs a GPU"),
         (("eval", "nowhere"), 2, "error: nowhere: not a run folder"),
         (("launch", "darcy", "--cluster", "pbs", "--dry-run"), 2, "--cluster 'pbs' is not known"),
         (("launch", "nothing"), 2, "error: no study, recipe or file 'nothing'"),

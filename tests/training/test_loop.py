@@ -31,7 +31,7 @@ def test_run_folder_is_complete(tiny_recipe: Recipe, tmp_path: Path) -> None:
     assert json.loads(folder.result_file.read_text()) == result
     assert [line["epoch"] for line in folder.metrics()] == [1, 2, 3]
     (start,) = json.loads(folder.environment_file.read_text())["starts"]
-    assert start["scan_backend"] == "reference"
+    assert start["scan_backend"] == "cpu"
     assert start["packages"]["torch"] == torch.__version__
     assert "finished: rel-L2" in (folder.logs / "train.log").read_text()
     events = EventAccumulator(str(folder.tensorboard)).Reload()

@@ -1,0 +1,422 @@
+// The gradients of one block of sixteen channels. Hidden states are computed again, a tile at a time.
+//
+// With dy given, and lambda, mu the gradients of h, g:
+//   1D  lambda[t] = C dy + a[t+1] lambda[t+1]
+//   2D  lambda[i,j] = C dy + a[i+1,j] lambda[i+1,j],   mu[i,j] = lambda[i,j] + a[i,j+1] mu[i,j+1]
+// In 1D mu = lambda. Then d(B u) = mu - R dy (equation) or mu - C R dy (state), and the gradient of the exponent
+// delta A is a (lambda h[before] + mu g[before]).
+#pragma once
+
+#include "forward.h"
+
+namespace geomano {
+
+constexpr int64_t kStates = 4;  // dstates at a time, so that a, g and h of a tile stay in the first-level cache
+
+template <typename T>
+inline typename Lanes<T>::Vec folded_product(const Lanes<T>& a, const Lanes<T>& b) {
+  typename Lanes<T>::Vec out = a.v[0] * b.v[0];
+  for (int64_t i = 1; i < Lanes<T>::kVectors; ++i) out = at::vec::fmadd(a.v[i], b.v[i], out);
+  return out;
+}
+
+template <typename T, int64_t kPositions>
+struct TileGradients {
+  alignas(64) T dy[kPositions][kLanes];
+  alignas(64) T du[kPositions][kLanes];
+  alignas(64) T ddelta[kPositions][kLanes];  // by way of the exponents only
+  alignas(64) T a[kPositions][kStates][kLanes];
+  alignas(64) T h[kPositions][kStates][kLanes];
+  alignas(64) T g[kPositions][kStates][kLanes];
+  alignas(64) T dA[kStates][kLanes];
+  alignas(64) T dR[kStates][kLanes];
+  Buffer<T> rows;  // [positions][dB, dC: N padded to kStates each, ddt_low: r]
+};
+
+// What one point of one group of kStates dstates adds to the gradients, once lambda and mu are known.
+template <typename T, Correction correction>
+struct PointGradients {
+  const Lanes<T>&delta, &u, &dy;
+  Lanes<T>&du, &ddelta;
+
+  inline void add(const Parameters<T>& parameters, int64_t s, T b, T c, const Lanes<T>& h, const Lanes<T>& mu,
+                  const Lanes<T>& exponent, T* dA, T* dR, bool needs_R, typename Lanes<T>::Vec& dB,
+                  typename Lanes<T>::Vec& dC) const {
+    ddelta = fma(exponent, Lanes<T>::load(&parameters.A[s * kLanes]), ddelta);
+    fma(exponent, delta, Lanes<T>::load(dA)).store(dA);
+    Lanes<T> dbu = mu, read = h;
+    if constexpr (correction != Correction::none) {
+      const Lanes<T> minus_r = Lanes<T>::load(&parameters.minus_R[s * kLanes]);
+      const Lanes<T> bu = Lanes<T>::all(b) * u;
+      const Lanes<T> corrected_dy = correction == Correction::state ? Lanes<T>::all(c) * dy : dy;
+      dbu = fma(minus_r, corrected_dy, mu);
+      if constexpr (correction == Correction::state) read = fma(minus_r, bu, h);
+      if (needs_R) (Lanes<T>::load(dR) - bu * corrected_dy).store(dR);
+    }
+    du = fma(Lanes<T>::all(b), dbu, du);
+    dB = folded_product(u, dbu);
+    dC = folded_product(dy, read);
+  }
+};
+
+template <typename T, Correction correction, bool tame>
+void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, int64_t padded, int64_t row_size,
+                      int64_t s0, const T* start, T* lambda, bool needs_R, TileGradients<T, kTile1d>& grad) {
+  for (int64_t m = 0; m < tile.size; ++m) {
+    const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
+    const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
+    for (int64_t q = 0; q < kStates; ++q) {
+      const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(&parameters.A_log2e[(s0 + q) * kLanes]));
+      a.store(grad.a[m][q]);
+      fma(a, Lanes<T>::load(before + q * kLanes), Lanes<T>::all(tile.B[m][s0 + q]) * u).store(grad.h[m][q]);
+    }
+  }
+  for (int64_t m = tile.size - 1; m >= 0; --m) {
+    const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]), dy = Lanes<T>::load(grad.dy[m]);
+    Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
+    const PointGradients<T, correction> point{delta, u, dy, du, ddelta};
+    const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
+    typename Lanes<T>::Vec sums[2 * kStates];
+    for (int64_t q = 0; q < kStates; ++q) {
+      const int64_t s = s0 + q;
+      const T b = tile.B[m][s], c = tile.C[m][s];
+      const Lanes<T> lambda_s = fma(Lanes<T>::all(c), dy, Lanes<T>::load(lambda + s * kLanes));
+      const Lanes<T> passed_on = Lanes<T>::load(grad.a[m][q]) * lambda_s;
+      passed_on.store(lambda + s * kLanes);
+      const Lanes<T> exponent = passed_on * Lanes<T>::load(before + q * kLanes);
+      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), lambda_s, exponent, grad.dA[q], grad.dR[q], needs_R,
+                sums[q], sums[kStates + q]);
+    }
+    du.store(grad.du[m]);
+    ddelta.store(grad.ddelta[m]);
+    T sum[2 * kStates];
+    sum_channels<T>(sums, sum);
+    T* row = grad.rows.data() + m * row_size;
+    std::memcpy(row + s0, sum, kStates * sizeof(T));
+    std::memcpy(row + padded + s0, sum + kStates, kStates * sizeof(T));
+  }
+}
+
+// left: [rows][N][16], top: [columns][N][16] are the states that enter the tile; lambda: [columns][N][16] and
+// mu: [rows][N][16] come from below and from the right and are carried on.
+template <typename T, Correction correction, bool tame>
+void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile, int64_t columns, int64_t padded,
+                      int64_t row_size, int64_t s0, const T* left, const T* top, T* lambda, T* mu, bool needs_R,
+                      TileGradients<T, kSide * kSide>& grad) {
+  const int64_t state = padded * kLanes;
+  for (int64_t m = 0; m < tile.size; ++m) {
+    const int64_t i = m / columns, j = m % columns;
+    const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
+    const T* g_before = j == 0 ? left + i * state + s0 * kLanes : grad.g[m - 1][0];
+    const T* h_before = i == 0 ? top + j * state + s0 * kLanes : grad.h[m - columns][0];
+    for (int64_t q = 0; q < kStates; ++q) {
+      const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(&parameters.A_log2e[(s0 + q) * kLanes]));
+      a.store(grad.a[m][q]);
+      const Lanes<T> g = fma(a, Lanes<T>::load(g_before + q * kLanes), Lanes<T>::all(tile.B[m][s0 + q]) * u);
+      g.store(grad.g[m][q]);
+      fma(a, Lanes<T>::load(h_before + q * kLanes), g).store(grad.h[m][q]);
+    }
+  }
+  for (int64_t m = tile.size - 1; m >= 0; --m) {
+    const int64_t i = m / columns, j = m % columns;
+    const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]), dy = Lanes<T>::load(grad.dy[m]);
+    Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
+    const PointGradients<T, correction> point{delta, u, dy, du, ddelta};
+    const T* g_before = j == 0 ? left + i * state + s0 * kLanes : grad.g[m - 1][0];
+    const T* h_before = i == 0 ? top + j * state + s0 * kLanes : grad.h[m - columns][0];
+    T *lambda_j = lambda + j * state + s0 * kLanes, *mu_i = mu + i * state + s0 * kLanes;
+    typename Lanes<T>::Vec sums[2 * kStates];
+    for (int64_t q = 0; q < kStates; ++q) {
+      const int64_t s = s0 + q;
+      const T b = tile.B[m][s], c = tile.C[m][s];
+      const Lanes<T> a = Lanes<T>::load(grad.a[m][q]);
+      const Lanes<T> lambda_s = fma(Lanes<T>::all(c), dy, Lanes<T>::load(lambda_j + q * kLanes));
+      const Lanes<T> mu_s = lambda_s + Lanes<T>::load(mu_i + q * kLanes);
+      const Lanes<T> up = a * lambda_s, back = a * mu_s;
+      up.store(lambda_j + q * kLanes);
+      back.store(mu_i + q * kLanes);
+      const Lanes<T> exponent =
+          fma(up, Lanes<T>::load(h_before + q * kLanes), back * Lanes<T>::load(g_before + q * kLanes));
+      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), mu_s, exponent, grad.dA[q], grad.dR[q], needs_R, sums[q],
+                sums[kStates + q]);
+    }
+    du.store(grad.du[m]);
+    ddelta.store(grad.ddelta[m]);
+    T sum[2 * kStates];
+    sum_channels<T>(sums, sum);
+    T* row = grad.rows.data() + m * row_size;
+    std::memcpy(row + s0, sum, kStates * sizeof(T));
+    std::memcpy(row + padded + s0, sum + kStates, kStates * sizeof(T));
+  }
+}
+
+template <typename IO, typename T>
+struct Backward {
+  const Problem& p;
+  int64_t b, group, first_channel, block, blocks;
+  bool first_of_group;
+  Column<IO, T>&x, &dx, &dy;
+  Parameters<T> parameters;
+  // Sums over the positions, of this direction.
+  Buffer<T> dA, dR, dW;
+  alignas(64) T dD[kLanes], dbias[kLanes];
+
+  int64_t padded() const { return (p.dstate + kStates - 1) / kStates * kStates; }
+  int64_t row_size() const { return 2 * padded() + p.rank; }
+
+  void direction(int64_t k) {
+    parameters.load(p, k, first_channel);
+    dA.assign(padded() * kLanes, T(0));
+    dR.assign(padded() * kLanes, T(0));
+    dW.assign(p.rank * kLanes, T(0));
+    std::fill(dD, dD + kLanes, T(0));
+    std::fill(dbias, dbias + kLanes, T(0));
+    Forward<IO, T>::with_correction(p, parameters, [&](auto correction) {
+      if (p.two_d)
+        direction_2d<decltype(correction)::value>(k);
+      else
+        direction_1d<decltype(correction)::value>(k);
+    });
+    write_parameter_gradients(k);
+  }
+
+  template <Correction correction>
+  void direction_1d(int64_t k) {
+    const Walk walk(p, p.orders[k]);
+    const int64_t N = p.dstate, length = p.height * p.width, state = padded() * kLanes;
+    const int64_t tiles_per_carry = p.interval / kTile1d;
+    Buffer<T> lambda(state, T(0)), starts(tiles_per_carry * state), h(state);
+    Tile<T, kTile1d> tile;
+    TileGradients<T, kTile1d> grad;
+    grad.rows.resize(kTile1d * row_size());
+    const Forward<IO, T> forward{p, b, first_channel, block, blocks, x, dx, {}};
+    const auto place = [&](int64_t first) {
+      tile.size = std::min(kTile1d, length - first);
+      for (int64_t m = 0; m < tile.size; ++m) tile.position[m] = walk.at((first + m) / walk.columns, (first + m) % walk.columns);
+    };
+    for (int64_t interval = (length - 1) / p.interval; interval >= 0; --interval) {
+      const int64_t begin = interval * p.interval, end = std::min(begin + p.interval, length);
+      std::fill(h.begin(), h.end(), T(0));
+      std::memcpy(h.data(), forward.carry(k, interval), N * kLanes * sizeof(T));
+      const int64_t tiles = (end - begin + kTile1d - 1) / kTile1d;
+      for (int64_t index = 0; index < tiles; ++index) {  // the states at which the tiles of this interval start
+        std::memcpy(&starts[index * state], h.data(), state * sizeof(T));
+        if (index + 1 == tiles) break;
+        place(begin + index * kTile1d);
+        prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
+        alignas(64) T unused[kTile1d][kLanes] = {};
+        scan_tile_1d<T, Correction::none, false>(parameters, tile, N, h.data(), unused);
+      }
+      for (int64_t index = tiles - 1; index >= 0; --index) {
+        place(begin + index * kTile1d);
+        start_tile(k, tile, grad);
+        for (int64_t s0 = 0; s0 < N; s0 += kStates) {
+          start_states(grad);
+          if (tile.tame)
+            tile_backward_1d<T, correction, true>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
+                                                  lambda.data(), p.needs_R, grad);
+          else
+            tile_backward_1d<T, correction, false>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
+                                                   lambda.data(), p.needs_R, grad);
+          finish_states(s0, grad);
+        }
+        finish_tile(k, tile, grad);
+      }
+    }
+  }
+
+  template <Correction correction>
+  void direction_2d(int64_t k) {
+    const Walk walk(p, p.orders[k]);
+    const int64_t N = p.dstate, state = padded() * kLanes, side = kSide * state;
+    const int64_t tile_rows = (walk.rows + kSide - 1) / kSide, tile_columns = (walk.columns + kSide - 1) / kSide;
+    Tile<T, kSide * kSide> tile;
+    // The states that enter each tile from the left (P_hor) and from the top (P_ver): a sweep without y.
+    Buffer<T> left(tile_rows * tile_columns * side, T(0)), top(tile_rows * tile_columns * side, T(0));
+    Buffer<T> g(side), h(tile_columns * side, T(0));
+    for (int64_t i = 0; i < tile_rows; ++i) {
+      std::fill(g.begin(), g.end(), T(0));
+      for (int64_t j = 0; j < tile_columns; ++j) {
+        std::memcpy(&left[(i * tile_columns + j) * side], g.data(), side * sizeof(T));
+        std::memcpy(&top[(i * tile_columns + j) * side], &h[j * side], side * sizeof(T));
+        if (i + 1 == tile_rows && j + 1 == tile_columns) break;
+        const int64_t columns = Forward<IO, T>::place_tile(walk, i * kSide, j * kSide, tile);
+        prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
+        if (tile.tame)
+          scan_tile_2d<T, Correction::none, true, false>(parameters, tile, columns, padded(), g.data(), &h[j * side], nullptr);
+        else
+          scan_tile_2d<T, Correction::none, false, false>(parameters, tile, columns, padded(), g.data(), &h[j * side], nullptr);
+      }
+    }
+    Buffer<T> lambda(tile_columns * side, T(0)), mu(side);
+    TileGradients<T, kSide * kSide> grad;
+    grad.rows.resize(kSide * kSide * row_size());
+    for (int64_t i = tile_rows - 1; i >= 0; --i) {
+      std::fill(mu.begin(), mu.end(), T(0));
+      for (int64_t j = tile_columns - 1; j >= 0; --j) {
+        const int64_t columns = Forward<IO, T>::place_tile(walk, i * kSide, j * kSide, tile);
+        const T *left_edge = &left[(i * tile_columns + j) * side], *top_edge = &top[(i * tile_columns + j) * side];
+        start_tile(k, tile, grad);
+        for (int64_t s0 = 0; s0 < N; s0 += kStates) {
+          start_states(grad);
+          if (tile.tame)
+            tile_backward_2d<T, correction, true>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
+                                                  &lambda[j * side], mu.data(), p.needs_R, grad);
+          else
+            tile_backward_2d<T, correction, false>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
+                                                   &lambda[j * side], mu.data(), p.needs_R, grad);
+          finish_states(s0, grad);
+        }
+        finish_tile(k, tile, grad);
+      }
+    }
+  }
+
+  template <int64_t kPositions>
+  void start_tile(int64_t k, Tile<T, kPositions>& tile, TileGradients<T, kPositions>& grad) {
+    prepare<IO, T, true>(p, b, k, first_channel, parameters, x, tile);
+    for (int64_t m = 0; m < tile.size; ++m) {
+      Lanes<T>::load(dy.at(tile.position[m])).store(grad.dy[m]);
+      Lanes<T>::all(0).store(grad.du[m]);
+      Lanes<T>::all(0).store(grad.ddelta[m]);
+    }
+  }
+
+  template <int64_t kPositions>
+  static void start_states(TileGradients<T, kPositions>& grad) {
+    std::memset(grad.dA, 0, sizeof(grad.dA));
+    std::memset(grad.dR, 0, sizeof(grad.dR));
+  }
+
+  // Sums of sums: one accumulator over a long grid would lose digits.
+  template <int64_t kPositions>
+  void finish_states(int64_t s0, const TileGradients<T, kPositions>& grad) {
+    for (int64_t q = 0; q < kStates; ++q) {
+      add_to(&dA[(s0 + q) * kLanes], Lanes<T>::load(grad.dA[q]));
+      if (p.needs_R) add_to(&dR[(s0 + q) * kLanes], Lanes<T>::load(grad.dR[q]));
+    }
+  }
+
+  static void add_to(T* sum, const Lanes<T>& value) { (Lanes<T>::load(sum) + value).store(sum); }
+
+  template <int64_t kPositions>
+  void finish_tile(int64_t k, const Tile<T, kPositions>& tile, TileGradients<T, kPositions>& grad) {
+    const int64_t N = p.dstate, r = p.rank, count = std::min(kLanes, p.channels - first_channel);
+    const int64_t positions = p.height * p.width;
+    const Lanes<T> D = Lanes<T>::load(parameters.D);
+    Lanes<T> dD_tile = Lanes<T>::all(0), dbias_tile = Lanes<T>::all(0);
+    for (int64_t m = 0; m < tile.size; ++m) {
+      const int64_t position = tile.position[m];
+      const Lanes<T> x_m = Lanes<T>::load(x.at(position)), dy_m = Lanes<T>::load(grad.dy[m]);
+      const Lanes<T> du = Lanes<T>::load(grad.du[m]);
+      const Lanes<T> draw = fma(du, x_m, Lanes<T>::load(grad.ddelta[m])) * Lanes<T>::load(tile.slope[m]);
+      draw.store(grad.ddelta[m]);
+      const Lanes<T> before = k == 0 ? Lanes<T>::all(0) : Lanes<T>::load(dx.at(position));
+      fma(du, Lanes<T>::load(tile.delta[m]), fma(D, dy_m, before)).store(dx.at(position));
+      dD_tile = fma(x_m, dy_m, dD_tile);
+      dbias_tile = dbias_tile + draw;
+      if (r == 0) {
+        IO* to = static_cast<IO*>(p.ddt) + ((b * positions + position) * p.directions + k) * p.channels + first_channel;
+        T values[kLanes];
+        draw.store(values);
+        for (int64_t e = 0; e < count; ++e) to[e] = static_cast<IO>(values[e]);
+      } else {
+        T* row = grad.rows.data() + m * row_size() + 2 * padded();
+        for (int64_t i0 = 0; i0 < r; i0 += 8) {
+          typename Lanes<T>::Vec sums[8];
+          for (int64_t i = 0; i < 8; ++i)
+            sums[i] = i0 + i < r ? folded_product(draw, Lanes<T>::load(&parameters.weight[(i0 + i) * kLanes]))
+                                 : typename Lanes<T>::Vec(0);
+          T sum[8];
+          sum_channels<T>(sums, sum);
+          std::memcpy(row + i0, sum, std::min<int64_t>(8, r - i0) * sizeof(T));
+        }
+      }
+    }
+    add_to(dD, dD_tile);
+    add_to(dbias, dbias_tile);
+    for (int64_t i = 0; i < r; ++i) {
+      Lanes<T> sum = Lanes<T>::all(0);
+      for (int64_t m = 0; m < tile.size; ++m)
+        sum = fma(Lanes<T>::all(tile.dt_low[m][i]), Lanes<T>::load(grad.ddelta[m]), sum);
+      add_to(&dW[i * kLanes], sum);
+    }
+    // dB, dC and ddt_low are sums over all channels: this block's share goes to its group's partial sums.
+    const int64_t width = 2 * N + r;
+    for (int64_t m = 0; m < tile.size; ++m) {
+      const T* row = grad.rows.data() + m * row_size();
+      T* to = static_cast<T*>(p.partial) +
+              (((b * p.groups + group) * positions + tile.position[m]) * p.directions + k) * width;
+      add_row(to, row, N);
+      add_row(to + N, row + padded(), N);
+      add_row(to + 2 * N, row + 2 * padded(), r);
+    }
+  }
+
+  void add_row(T* to, const T* row, int64_t count) const {
+    if (first_of_group)
+      for (int64_t i = 0; i < count; ++i) to[i] = row[i];
+    else
+      for (int64_t i = 0; i < count; ++i) to[i] += row[i];
+  }
+
+  void write_parameter_gradients(int64_t k) const {
+    const int64_t N = p.dstate, r = p.rank, count = std::min(kLanes, p.channels - first_channel);
+    const int64_t row = (b * p.directions + k) * p.channels + first_channel;
+    for (int64_t e = 0; e < count; ++e) {
+      static_cast<T*>(p.dD)[row + e] = dD[e];
+      static_cast<T*>(p.ddt_bias)[row + e] = dbias[e];
+      for (int64_t s = 0; s < N; ++s) {
+        static_cast<T*>(p.dA)[(row + e) * N + s] = dA[s * kLanes + e];
+        if (p.needs_R) static_cast<T*>(p.dR)[(row + e) * N + s] = dR[s * kLanes + e];
+      }
+      for (int64_t i = 0; i < r; ++i) static_cast<T*>(p.ddt_weight)[(row + e) * r + i] = dW[i * kLanes + e];
+    }
+  }
+};
+
+// The partial sums of the groups, added in a fixed order.
+template <typename IO, typename T>
+void sum_groups(const Problem& p) {
+  const int64_t N = p.dstate, r = p.rank, width = 2 * N + r, points = p.height * p.width * p.directions;
+#pragma omp parallel for num_threads(p.threads)
+  for (int64_t point = 0; point < p.batch * points; ++point) {
+    const int64_t b = point / points;
+    const T* partial = static_cast<const T*>(p.partial) + (b * p.groups * points + point % points) * width;
+    for (int64_t i = 0; i < width; ++i) {
+      T sum = partial[i];
+      for (int64_t group = 1; group < p.groups; ++group) sum += partial[group * points * width + i];
+      if (i < N)
+        static_cast<IO*>(p.dB)[point * N + i] = static_cast<IO>(sum);
+      else if (i < 2 * N)
+        static_cast<IO*>(p.dC)[point * N + i - N] = static_cast<IO>(sum);
+      else
+        static_cast<IO*>(p.ddt)[point * r + i - 2 * N] = static_cast<IO>(sum);
+    }
+  }
+}
+
+template <typename IO, typename T>
+void backward(const Problem& p) {
+  const int64_t blocks = (p.channels + kLanes - 1) / kLanes, positions = p.height * p.width;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(p.threads)
+  for (int64_t task = 0; task < p.batch * p.groups; ++task) {
+    const FlushDenormals flush;
+    const int64_t b = task / p.groups, group = task % p.groups;
+    const int64_t first_block = group * blocks / p.groups, last_block = (group + 1) * blocks / p.groups;
+    for (int64_t block = first_block; block < last_block; ++block) {
+      const int64_t first_channel = block * kLanes, count = std::min(kLanes, p.channels - first_channel);
+      Column<IO, T> x(static_cast<IO*>(p.x.data) + b * p.x.batch_stride + first_channel, p.x.position_stride, positions, count);
+      Column<IO, T> dy(static_cast<IO*>(p.dy.data) + b * p.dy.batch_stride + first_channel, p.dy.position_stride, positions, count);
+      Column<IO, T> dx(static_cast<IO*>(p.dx) + b * positions * p.channels + first_channel, p.channels, positions, count);
+      x.read();
+      dy.read();
+      Backward<IO, T> scan{p, b, group, first_channel, block, blocks, block == first_block, x, dx, dy, {}, {}, {}, {}, {}, {}};
+      for (int64_t k = 0; k < p.directions; ++k) scan.direction(k);
+      dx.write();
+    }
+  }
+  sum_groups<IO, T>(p);
+}
+
+}  // namespace geomano

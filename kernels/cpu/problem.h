@@ -1,0 +1,228 @@
+// What the Python side hands over, and how one block of sixteen channels of one direction is prepared from it.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#if defined(__SSE__)
+#include <immintrin.h>
+#endif
+
+#include <c10/util/BFloat16.h>
+
+#include "lanes.h"
+
+namespace geomano {
+
+// An activation: [batch][position][direction][values], the values side by side.
+struct Activation {
+  void* data;
+  int64_t batch_stride, position_stride, direction_stride;
+};
+
+// Mirrored field by field in extension.py.
+struct Problem {
+  int64_t batch, height, width, channels, dstate, rank, directions;
+  int64_t orders[8];
+  int64_t two_d, state_form, interval, groups, needs_R, threads;
+  Activation x, dt, B, C, dy;
+  const void *A, *D, *R, *dt_bias, *dt_weight;  // [K][E][N] or [K][E] or [K][E][r], contiguous, of the state's precision
+  void *y, *carries;
+  void *dx, *ddt, *dB, *dC;                         // contiguous
+  void *dA, *dR, *dD, *ddt_bias, *ddt_weight;       // one per batch element, contiguous
+  void* partial;                                    // [batch][groups][positions][K][2 N + r]
+};
+
+// The traversal of a grid in one order: the position of turned point (i, j) is start + i * down + j * along.
+struct Walk {
+  int64_t rows, columns, start, down, along;
+
+  Walk(const Problem& p, int64_t order) {
+    const bool column_major = order & 1, rows_backwards = order & 2, columns_backwards = order & 4;
+    const int64_t row_step = rows_backwards ? -p.width : p.width, column_step = columns_backwards ? -1 : 1;
+    start = (rows_backwards ? (p.height - 1) * p.width : 0) + (columns_backwards ? p.width - 1 : 0);
+    rows = column_major ? p.width : p.height;
+    columns = column_major ? p.height : p.width;
+    down = column_major ? column_step : row_step;
+    along = column_major ? row_step : column_step;
+  }
+  int64_t at(int64_t i, int64_t j) const { return start + i * down + j * along; }
+};
+
+// Hidden states decay through the denormal numbers; flushing them keeps that fast. Restored when the task ends.
+class FlushDenormals {
+#if defined(__SSE__)
+  unsigned before_ = _mm_getcsr();
+
+ public:
+  FlushDenormals() { _mm_setcsr(before_ | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(before_); }
+#else
+ public:
+  FlushDenormals() {}
+#endif
+};
+
+template <typename T>
+using Buffer = std::vector<T>;
+
+// The parameters of sixteen channels in one direction, channels innermost; channels beyond the last are zero.
+template <typename T>
+struct Parameters {
+  Buffer<T> A, A_log2e, minus_R, weight;  // [N][16], weight [r][16]
+  T D[kLanes], bias[kLanes], largest_A[kLanes];
+  bool corrected;
+
+  void load(const Problem& p, int64_t k, int64_t first_channel) {
+    const int64_t N = p.dstate, r = p.rank, count = std::min(kLanes, p.channels - first_channel);
+    const int64_t row = k * p.channels + first_channel;
+    const int64_t padded = (N + 3) / 4 * 4;
+    A.assign(padded * kLanes, 0);
+    A_log2e.assign(padded * kLanes, 0);
+    minus_R.assign(padded * kLanes, 0);
+    weight.assign(r * kLanes, 0);
+    corrected = p.R != nullptr && p.needs_R;
+    for (int64_t e = 0; e < kLanes; ++e) D[e] = bias[e] = largest_A[e] = 0;
+    for (int64_t e = 0; e < count; ++e) {
+      D[e] = static_cast<const T*>(p.D)[row + e];
+      bias[e] = static_cast<const T*>(p.dt_bias)[row + e];
+      for (int64_t s = 0; s < N; ++s) {
+        const T a = static_cast<const T*>(p.A)[(row + e) * N + s];
+        A[s * kLanes + e] = a;
+        A_log2e[s * kLanes + e] = a * T(1.4426950408889634);
+        const T size = std::abs(A_log2e[s * kLanes + e]);
+        if (!(size <= largest_A[e])) largest_A[e] = size;  // a NaN stays
+        if (p.R != nullptr) {
+          const T R = static_cast<const T*>(p.R)[(row + e) * N + s];
+          minus_R[s * kLanes + e] = -R;
+          corrected = corrected || R != 0;
+        }
+      }
+      for (int64_t i = 0; i < r; ++i) weight[i * kLanes + e] = static_cast<const T*>(p.dt_weight)[(row + e) * r + i];
+    }
+  }
+};
+
+// A sixteen-channel column of x, y or dx, with one line per position: the tensor itself where its lines are whole and of
+// the state's precision, otherwise a copy.
+template <typename IO, typename T>
+class Column {
+  Buffer<T> copy_;
+  IO* tensor_;
+  int64_t tensor_stride_, positions_, count_;
+
+ public:
+  T* data;
+  int64_t stride;
+
+  Column(void* tensor, int64_t tensor_stride, int64_t positions, int64_t count)
+      : tensor_(static_cast<IO*>(tensor)), tensor_stride_(tensor_stride), positions_(positions), count_(count) {
+    if constexpr (std::is_same_v<IO, T>) {
+      if (count == kLanes) {
+        data = tensor_;
+        stride = tensor_stride;
+        return;
+      }
+    }
+    copy_.assign(positions * kLanes, T(0));
+    data = copy_.data();
+    stride = kLanes;
+  }
+  void read() {
+    if (copy_.empty()) return;
+    for (int64_t p = 0; p < positions_; ++p)
+      for (int64_t e = 0; e < count_; ++e) data[p * kLanes + e] = static_cast<T>(tensor_[p * tensor_stride_ + e]);
+  }
+  void write() const {
+    if (copy_.empty()) return;
+    for (int64_t p = 0; p < positions_; ++p)
+      for (int64_t e = 0; e < count_; ++e) tensor_[p * tensor_stride_ + e] = static_cast<IO>(data[p * kLanes + e]);
+  }
+  T* at(int64_t position) const { return data + position * stride; }
+};
+
+template <typename IO, typename T>
+inline Lanes<T> load_channels(const IO* from, int64_t count) {
+  if constexpr (std::is_same_v<IO, T>) {
+    if (count == kLanes) return Lanes<T>::load(from);
+  }
+  T values[kLanes] = {};
+  for (int64_t e = 0; e < count; ++e) values[e] = static_cast<T>(from[e]);
+  return Lanes<T>::load(values);
+}
+
+// A tile: up to kPositions grid points of one direction with everything that the dstates share.
+template <typename T, int64_t kPositions>
+struct Tile {
+  int64_t size;
+  int64_t position[kPositions];
+  alignas(64) T delta[kPositions][kLanes];
+  alignas(64) T u[kPositions][kLanes];      // delta x
+  alignas(64) T slope[kPositions][kLanes];  // of the softplus, for the backward
+  const T* B[kPositions];
+  const T* C[kPositions];
+  const T* dt_low[kPositions];
+  Buffer<T> rows;  // B, C, dt_low converted or padded, where the tensors cannot be read in place
+  bool tame;       // no exponent of the tile leaves the range of exp2_tame
+};
+
+template <typename IO>
+inline void prefetch_position(const Activation& a, int64_t b, int64_t k, int64_t position, int64_t values) {
+  const char* from = reinterpret_cast<const char*>(static_cast<const IO*>(a.data) + b * a.batch_stride +
+                                                   position * a.position_stride + k * a.direction_stride);
+  for (int64_t line = 0; line < values * static_cast<int64_t>(sizeof(IO)); line += 64) __builtin_prefetch(from + line, 0, 3);
+}
+
+// Time steps (softplus of dt + bias, dt expanded from its low-rank factors) and inputs of a tile's positions.
+template <typename IO, typename T, bool with_slope, int64_t kPositions>
+void prepare(const Problem& p, int64_t b, int64_t k, int64_t first_channel, const Parameters<T>& parameters,
+             const Column<IO, T>& x, Tile<T, kPositions>& tile) {
+  const int64_t N = p.dstate, padded = (N + 3) / 4 * 4, r = p.rank;
+  const int64_t count = std::min(kLanes, p.channels - first_channel);
+  const auto at = [&](const Activation& a, int64_t position) {
+    return static_cast<const IO*>(a.data) + b * a.batch_stride + position * a.position_stride + k * a.direction_stride;
+  };
+  constexpr bool same = std::is_same_v<IO, T>;
+  const bool in_place = same && N % 4 == 0;
+  if (!in_place) tile.rows.resize(kPositions * (2 * padded + r));
+  Lanes<T> largest = Lanes<T>::all(0);
+  for (int64_t m = 0; m < tile.size; ++m) {
+    const int64_t position = tile.position[m];
+    const IO *B = at(p.B, position), *C = at(p.C, position), *dt = at(p.dt, position);
+    if constexpr (same) {
+      tile.B[m] = B;
+      tile.C[m] = C;
+      tile.dt_low[m] = dt;
+    }
+    if (!in_place) {
+      T* row = tile.rows.data() + m * (2 * padded + r);
+      for (int64_t s = 0; s < padded; ++s) row[s] = s < N ? static_cast<T>(B[s]) : T(0);
+      for (int64_t s = 0; s < padded; ++s) row[padded + s] = s < N ? static_cast<T>(C[s]) : T(0);
+      for (int64_t i = 0; i < r; ++i) row[2 * padded + i] = static_cast<T>(dt[i]);
+      tile.B[m] = row;
+      tile.C[m] = row + padded;
+      tile.dt_low[m] = row + 2 * padded;
+    }
+    Lanes<T> raw = Lanes<T>::load(parameters.bias);
+    if (r > 0) {
+      for (int64_t i = 0; i < r; ++i)
+        raw = fma(Lanes<T>::all(tile.dt_low[m][i]), Lanes<T>::load(&parameters.weight[i * kLanes]), raw);
+    } else {
+      raw = raw + load_channels<IO, T>(dt + first_channel, count);
+    }
+    const TimeStep<T> step = time_step<with_slope>(raw);
+    step.delta.store(tile.delta[m]);
+    (step.delta * Lanes<T>::load(x.at(position))).store(tile.u[m]);
+    if constexpr (with_slope) step.slope.store(tile.slope[m]);
+    largest = maximum(largest, step.delta);
+  }
+  T exponents[kLanes];
+  (largest * Lanes<T>::load(parameters.largest_A)).store(exponents);
+  tile.tame = std::all_of(exponents, exponents + kLanes, [](T size) { return size <= T(kTame); });
+}
+
+}  // namespace geomano

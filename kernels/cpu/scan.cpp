@@ -1,0 +1,12 @@
+// The entry points, called through ctypes. The precision of the activations chooses the template.
+#include "backward.h"
+
+#define GEOMANO_ENTRY(name, IO, T)                                                              \
+  extern "C" void geo_scan_forward_##name(const geomano::Problem* p) { geomano::forward<IO, T>(*p); } \
+  extern "C" void geo_scan_backward_##name(const geomano::Problem* p) { geomano::backward<IO, T>(*p); }
+
+GEOMANO_ENTRY(float32, float, float)
+GEOMANO_ENTRY(float64, double, double)
+GEOMANO_ENTRY(bfloat16, c10::BFloat16, float)
+
+extern "C" int64_t geo_scan_problem_bytes() { return sizeof(geomano::Problem); }

@@ -1,0 +1,158 @@
+"""The `cpu` backend: hands the tensors of a scan to the C++ kernel in `cpu/`, which reads them in place.
+
+Axes: B batch, H x W grid, L = H * W, E channels, N dstates, K scan directions, r rank of the time step.
+"""
+
+import ctypes
+
+import torch
+
+from geomano_hpc.errors import BackendError
+from geomano_hpc.kernels.cpu_extension import load_library
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
+
+LANES = 16  # channels that the kernel computes together
+TILE = 32  # positions of a tile in 1D
+_ENTRIES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
+
+
+class _Activation(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("batch_stride", ctypes.c_int64),
+        ("position_stride", ctypes.c_int64),
+        ("direction_stride", ctypes.c_int64),
+    ]
+
+
+class _Problem(ctypes.Structure):
+    """Mirrors `Problem` of cpu/problem.h field by field."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("batch", "height", "width", "channels", "dstate", "rank", "directions")),
+        ("orders", ctypes.c_int64 * 8),
+        *((name, ctypes.c_int64) for name in ("two_d", "state_form", "interval", "groups", "needs_R", "threads")),
+        *((name, _Activation) for name in ("x", "dt", "B", "C", "dy")),
+        *((name, ctypes.c_void_p) for name in ("A", "D", "R", "dt_bias", "dt_weight", "y", "carries")),
+        *((name, ctypes.c_void_p) for name in ("dx", "ddt", "dB", "dC")),
+        *((name, ctypes.c_void_p) for name in ("dA", "dR", "dD", "ddt_bias", "ddt_weight", "partial")),
+    ]
+
+
+def carries_size(inputs: ScanInputs, settings: ScanSettings) -> int:
+    """1D keeps one hidden state per interval; 2D keeps none and sweeps again."""
+    if settings.kind == "2d":
+        return 0
+    batch, height, width, channels = inputs.x.shape
+    K, dstate = inputs.A.shape[0], inputs.A.shape[-1]
+    interval = _interval(K, dstate)
+    intervals = (height * width + interval - 1) // interval
+    return batch * ((channels + LANES - 1) // LANES) * K * intervals * dstate * LANES
+
+
+def forward(inputs: ScanInputs, settings: ScanSettings, keep_carries: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs = _readable(inputs)
+    y = torch.empty_like(inputs.x, memory_format=torch.contiguous_format)
+    carries = inputs.A.new_empty(carries_size(inputs, settings) if keep_carries else 0)
+    problem = _problem(inputs, settings)
+    problem.y = y.data_ptr()
+    problem.carries = carries.data_ptr() or None
+    _call("forward", inputs.x.dtype, problem)
+    return y, carries
+
+
+def backward(
+    dy: torch.Tensor, inputs: ScanInputs, settings: ScanSettings, carries: torch.Tensor, needs_R: bool
+) -> ScanInputs:
+    inputs = _readable(inputs)
+    dy = _one_stride(dy)
+    batch, K = inputs.x.shape[0], len(settings.orders)
+    grads = ScanInputs(*(None if t is None else torch.empty(t.shape, dtype=t.dtype) for t in inputs))
+    # A sum over positions per batch element; a fixed-order sum over the batch follows.
+    sums = {
+        name: tensor.new_empty((batch, *tensor.shape))
+        for name, tensor in inputs._asdict().items()
+        if name in ("A", "D", "R", "dt_bias", "dt_weight") and tensor is not None and (name != "R" or needs_R)
+    }
+    problem = _problem(inputs, settings)
+    problem.dy = _activation(dy)
+    problem.needs_R = needs_R and inputs.R is not None
+    problem.groups = _groups(inputs)
+    row = 2 * inputs.A.shape[-1] + problem.rank
+    partial = inputs.A.new_empty(batch * problem.groups * problem.height * problem.width * K * row)
+    problem.partial = partial.data_ptr()
+    problem.carries = carries.data_ptr() or None
+    for name in ("x", "dt", "B", "C"):
+        setattr(problem, f"d{name}", getattr(grads, name).data_ptr())
+    for name, tensor in sums.items():
+        setattr(problem, f"d{name}", tensor.data_ptr())
+    _call("backward", inputs.x.dtype, problem)
+    return grads._replace(**{"R": None, **{name: tensor.sum(0) for name, tensor in sums.items()}})
+
+
+def _interval(K: int, dstate: int) -> int:
+    """Positions between two kept states, so many that they take at most twice the memory of x, whatever K and N are."""
+    return max(1, (K * dstate // 2 + TILE - 1) // TILE) * TILE
+
+
+def _groups(inputs: ScanInputs) -> int:
+    """Into how many groups the channel blocks of a batch element are divided.
+
+    Each group is a task with its own partial sum of dB, dC and ddt, so that no two threads add to one number. From the
+    shapes alone, never from the threads: the result is the same bits for any number of them. Bounded by the memory of
+    the activations and their gradients.
+    """
+    blocks = -(-inputs.x.shape[-1] // LANES)
+    summed = inputs.B.numel() + inputs.C.numel() + (0 if inputs.dt_weight is None else inputs.dt.numel())
+    activations = 2 * (2 * inputs.x.numel() + inputs.dt.numel() + inputs.B.numel() + inputs.C.numel())
+    return max(1, min(blocks, activations // summed))
+
+
+def _problem(inputs: ScanInputs, settings: ScanSettings) -> _Problem:
+    problem = _Problem()
+    problem.batch, problem.height, problem.width, problem.channels = inputs.x.shape
+    problem.dstate = inputs.A.shape[-1]
+    problem.rank = 0 if inputs.dt_weight is None else inputs.dt_weight.shape[-1]
+    problem.directions = len(settings.orders)
+    for k, order in enumerate(settings.orders):
+        problem.orders[k] = order.code
+    problem.two_d = settings.kind == "2d"
+    problem.state_form = settings.correction == "state"
+    problem.interval = _interval(problem.directions, problem.dstate)
+    problem.threads = torch.get_num_threads()
+    for name in ("x", "dt", "B", "C"):
+        setattr(problem, name, _activation(getattr(inputs, name)))
+    for name in ("A", "D", "R", "dt_bias", "dt_weight"):
+        tensor = getattr(inputs, name)
+        setattr(problem, name, None if tensor is None else tensor.data_ptr())
+    return problem
+
+
+def _activation(tensor: torch.Tensor) -> _Activation:
+    return _Activation(tensor.data_ptr(), tensor.stride(0), tensor.stride(2), tensor.stride(3))
+
+
+def _readable(inputs: ScanInputs) -> ScanInputs:
+    return ScanInputs(
+        *(
+            None if t is None else _one_stride(t) if name in ("x", "dt", "B", "C") else t.contiguous()
+            for name, t in inputs._asdict().items()
+        )
+    )
+
+
+def _one_stride(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself if its values lie side by side and its positions at one distance, as in a split projection."""
+    width = tensor.shape[2]
+    readable = tensor.stride(-1) == 1 and tensor.stride(1) == width * tensor.stride(2)
+    return tensor if readable else tensor.contiguous()
+
+
+def _call(direction: str, dtype: torch.dtype, problem: _Problem) -> None:
+    if dtype not in _ENTRIES:
+        raise BackendError(
+            f"scan backend 'cpu' computes {', '.join(_ENTRIES.values())}, not {dtype}; convert x, dt, B and C"
+        )
+    library = load_library()
+    assert library.geo_scan_problem_bytes() == ctypes.sizeof(_Problem), "cpu_scan.py and cpu/problem.h disagree"
+    getattr(library, f"geo_scan_{direction}_{_ENTRIES[dtype]}")(ctypes.byref(problem))

@@ -1,0 +1,72 @@
+"""What a scan takes, in the form that every backend gets, and the check that it fits together.
+
+Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of the time step.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from geomano_hpc.kernels.orders import ScanOrder
+
+
+class ScanInputs(NamedTuple):
+    """The tensors of one scan; also their gradients, which have the same shapes.
+
+    x, dt, B, C are activations and share one precision. The others are parameters, in `state_dtype` of it.
+    """
+
+    x: torch.Tensor  # [B, H, W, E]
+    dt: torch.Tensor  # before bias and softplus: [B, H, W, K, E], or [B, H, W, K, r] together with dt_weight
+    A: torch.Tensor  # [K, E, N]
+    B: torch.Tensor  # [B, H, W, K, N]
+    C: torch.Tensor  # [B, H, W, K, N]
+    D: torch.Tensor  # [K, E]
+    R: torch.Tensor | None  # [K, E, N], None for the vanilla SSM
+    dt_bias: torch.Tensor  # [K, E]
+    dt_weight: torch.Tensor | None  # [K, E, r]
+
+
+class ScanSettings(NamedTuple):
+    orders: tuple[ScanOrder, ...]
+    kind: str  # "1d" or "2d"
+    correction: str  # "equation" or "state"
+
+
+def state_dtype(activations: torch.dtype) -> torch.dtype:
+    """The precision of hidden states, parameters and accumulators."""
+    return torch.float64 if activations == torch.float64 else torch.float32
+
+
+def check(inputs: ScanInputs, settings: ScanSettings) -> None:
+    """Refuse what does not fit together, by name."""
+    batch, height, width, channels = inputs.x.shape
+    K, dstate = len(settings.orders), inputs.A.shape[-1]
+    rank = channels if inputs.dt_weight is None else inputs.dt_weight.shape[-1]
+    grid = (batch, height, width, K)
+    shapes: dict[str, tuple[int, ...]] = {
+        "dt": (*grid, rank),
+        "A": (K, channels, dstate),
+        "B": (*grid, dstate),
+        "C": (*grid, dstate),
+        "D": (K, channels),
+        "R": (K, channels, dstate),
+        "dt_bias": (K, channels),
+        "dt_weight": (K, channels, rank),
+    }
+    if not 1 <= K <= 8:
+        raise ValueError(f"geo_scan: {K} scan orders, expected 1 to 8")
+    for name, shape in shapes.items():
+        tensor = getattr(inputs, name)
+        if tensor is None:
+            continue
+        if tensor.shape != shape:
+            raise ValueError(f"geo_scan: {name} has shape {tuple(tensor.shape)}, expected {shape} for {K} orders")
+        if tensor.device != inputs.x.device:
+            raise ValueError(f"geo_scan: {name} is on {tensor.device}, x is on {inputs.x.device}")
+        if name in ("dt", "B", "C") and tensor.dtype != inputs.x.dtype:
+            raise ValueError(f"geo_scan: {name} is {tensor.dtype}, x is {inputs.x.dtype}; give them one precision")
+    if settings.kind not in ("1d", "2d"):
+        raise ValueError(f"geo_scan: kind is {settings.kind!r}, expected '1d' or '2d'")
+    if settings.correction not in ("equation", "state"):
+        raise ValueError(f"geo_scan: correction is {settings.correction!r}, expected 'equation' or 'state'")

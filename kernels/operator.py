@@ -1,0 +1,156 @@
+"""The scan as one operator of torch: `torch.ops.geomano_hpc.geo_scan` with its gradient, its shapes for torch.compile
+and torch.export, and its rule under autocast. Backends compute it; `geo_scan` in scan.py is what people call."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from geomano_hpc.kernels.backends import load_backend
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, state_dtype
+from geomano_hpc.kernels.orders import ScanOrder
+
+NAME = "geomano_hpc::geo_scan"
+
+
+def _settings(orders: Sequence[int], kind: str, correction: str) -> ScanSettings:
+    return ScanSettings(tuple(ScanOrder.from_code(code) for code in orders), kind, correction)
+
+
+@torch.library.custom_op(NAME, mutates_args=())
+def geo_scan_op(
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor,
+    R: torch.Tensor | None,
+    dt_bias: torch.Tensor,
+    dt_weight: torch.Tensor | None,
+    orders: Sequence[int],
+    kind: str,
+    correction: str,
+    backend: str,
+    keep_carries: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """y and the carries that the backward starts from, which are empty unless they are to be kept."""
+    inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
+    return load_backend(backend).forward(inputs, _settings(orders, kind, correction), keep_carries)
+
+
+@geo_scan_op.register_fake
+def _(
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor,
+    R: torch.Tensor | None,
+    dt_bias: torch.Tensor,
+    dt_weight: torch.Tensor | None,
+    orders: Sequence[int],
+    kind: str,
+    correction: str,
+    backend: str,
+    keep_carries: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
+    settings = _settings(orders, kind, correction)
+    size = load_backend(backend).carries_size(inputs, settings) if keep_carries else 0
+    return torch.empty_like(x, memory_format=torch.contiguous_format), A.new_empty(size)
+
+
+@torch.library.custom_op(f"{NAME}_backward", mutates_args=())
+def geo_scan_backward_op(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor,
+    R: torch.Tensor | None,
+    dt_bias: torch.Tensor,
+    dt_weight: torch.Tensor | None,
+    carries: torch.Tensor,
+    orders: Sequence[int],
+    kind: str,
+    correction: str,
+    backend: str,
+    needs_R: bool,
+) -> list[torch.Tensor]:
+    """The gradients in the order of ScanInputs, without those of inputs that are None and of an R that needs none."""
+    inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
+    settings = _settings(orders, kind, correction)
+    grads = load_backend(backend).backward(dy, inputs, settings, carries, needs_R)
+    return [grad for grad in grads if grad is not None]
+
+
+@geo_scan_backward_op.register_fake
+def _(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor,
+    R: torch.Tensor | None,
+    dt_bias: torch.Tensor,
+    dt_weight: torch.Tensor | None,
+    carries: torch.Tensor,
+    orders: Sequence[int],
+    kind: str,
+    correction: str,
+    backend: str,
+    needs_R: bool,
+) -> list[torch.Tensor]:
+    tensors = (x, dt, A, B, C, D, R if needs_R else None, dt_bias, dt_weight)
+    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors if t is not None]
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    *tensors, orders, kind, correction, backend, keep_carries = inputs
+    assert keep_carries, "geo_scan: a scan that needs gradients must keep its carries"
+    ctx.save_for_backward(*tensors, output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.settings = (orders, kind, correction, backend)
+
+
+def _backward(ctx: Any, dy: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
+    *tensors, carries = ctx.saved_tensors
+    R = ScanInputs._fields.index("R")
+    needs_R = tensors[R] is not None and ctx.needs_input_grad[R]
+    found = iter(geo_scan_backward_op(dy, *tensors, carries, *ctx.settings, needs_R))
+    grads = [None if t is None or (i == R and not needs_R) else next(found) for i, t in enumerate(tensors)]
+    return (*grads, None, None, None, None, None)
+
+
+geo_scan_op.register_autograd(_backward, setup_context=_save_for_backward)
+
+
+def _under_autocast(device: str) -> None:
+    """Activations in autocast's precision, parameters and hidden states in float32."""
+
+    def cast(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        dtype = torch.get_autocast_dtype(device)
+        tensors = ScanInputs(*arguments[: len(ScanInputs._fields)])
+        activations = {name: getattr(tensors, name).to(dtype) for name in ("x", "dt", "B", "C")}
+        parameters = {
+            name: None if tensor is None else tensor.to(state_dtype(dtype))
+            for name, tensor in tensors._asdict().items()
+            if name not in activations
+        }
+        with torch.autocast(device, enabled=False):
+            return geo_scan_op(
+                **activations, **parameters, **dict(zip(_OPTIONS, arguments[-len(_OPTIONS) :], strict=True))
+            )
+
+    torch.library.impl(NAME, f"Autocast{device.upper()}")(cast)
+
+
+_OPTIONS = ("orders", "kind", "correction", "backend", "keep_carries")
+for _device in ("cpu", "cuda"):
+    _under_autocast(_device)

@@ -1,0 +1,267 @@
+"""The adjoint of Algorithm 2 as a Triton kernel, for one scan direction.
+
+Tiles as in the forward kernel, walked from the last to the first. In a tile the states are recomputed from the
+carries into it, then the adjoint states run against the scan order:
+
+    1d  lam[t] = C[t] dy[t] + Abar[t+1] lam[t+1]
+    2d  lam[i,j] = C[i,j] dy[i,j] + Abar[i+1,j] lam[i+1,j],   mu[i,j] = lam[i,j] + Abar[i,j+1] mu[i,j+1]
+
+where lam belongs to h, mu to g (1d: mu = lam). With Bx = B delta x, and the correction R Bx taken from y
+("equation") or from h ("state", which puts a factor C before R below):
+
+    d(delta x) = sum_s B (mu - R dy)              dB = sum_e delta x (mu - R dy)
+    d(delta)   = d(delta x) x + sum_s A (lam Abar h[before] + mu Abar g[before])
+    dA = sum_t delta (lam Abar h[before] + mu Abar g[before])
+    dC = sum_e dy h                               dR = -sum_t Bx dy
+
+No sum crosses programs: what is summed over channels leaves one partial per channel block, what is summed over
+positions one per sample, and torch adds them in a fixed order. So two runs are bit-equal.
+"""
+
+import triton
+import triton.language as tl
+
+from geomano_hpc.kernels.triton_forward import (
+    LOG2E,
+    compose,
+    load_parameters,
+    load_time_step,
+    pick,
+    tile_positions,
+)
+
+
+@triton.jit
+def compose_with_past(a_first, b_first, past_first, a_second, b_second, past_second):
+    """`compose` that also carries past[t] = Abar[t] h[t-1], so that no shifted copy of h is needed."""
+    from_first = a_second * b_first
+    return a_first * a_second, from_first + b_second, from_first + past_second
+
+
+@triton.jit
+def softplus_slope(delta):
+    """The derivative of softplus where it took the value delta: 1 - exp(-delta), by its series where that cancels."""
+    series = 1.0 / 5040.0
+    series = -series * delta + 1.0 / 720.0
+    series = -series * delta + 1.0 / 120.0
+    series = -series * delta + 1.0 / 24.0
+    series = -series * delta + 1.0 / 6.0
+    series = -series * delta + 0.5
+    series = -series * delta + 1.0
+    return tl.where(delta < 0.25, series * delta, 1.0 - tl.exp2(-delta * LOG2E))
+
+
+@triton.jit
+def backwards(tile, by, is_there):
+    """[P, BE] read from its end: element p is tile[P - 1 - p + by], or 0 where that is not `is_there` [P].
+
+    `associative_scan(reverse=True)` is wrong in several Triton releases; a scan of this is not.
+    """
+    P: tl.constexpr = tile.shape[0]
+    source = P - 1 - tl.arange(0, P) + by
+    source = tl.where(is_there, source, 0)
+    moved = tl.gather(tile, tl.broadcast_to(source[:, None], tile.shape), 0)
+    return tl.where(is_there[:, None], moved, 0.0)
+
+
+@triton.jit
+def backward_kernel(
+    x, dt, A, B, C, D, R, bias, weight, dy, kept, P_hor, P_ver,
+    dx, ddt, dB, dC, dA, dR, dD, dbias, dweight, Q_hor, Q_ver,
+    HT, WT, E, N, blocks, first, positions,
+    x_b, x_i, x_j, dt_b, dt_i, dt_j, B_b, B_i, B_j, C_b, C_i, C_j, dy_b, dy_i, dy_j, dx_b, dx_i, dx_j,
+    ddt_b, ddt_i, ddt_j, point_b, point_i, point_j,
+    TWO_D: tl.constexpr, CORRECTION: tl.constexpr, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr, NEEDS_R: tl.constexpr,
+    TH: tl.constexpr, TW: tl.constexpr, BE: tl.constexpr, N_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one direction. Adds to dx; the other outputs belong to this direction alone.
+
+    kept, P_hor, P_ver: the carries into every tile, as the forward kernel leaves them with KEEP.
+    Q_hor [B, 2, N, TH, E], Q_ver [B, 2, tiles of a row, N, TW, E]: the adjoint carries Abar mu and Abar lam (2d).
+    dB, dC [blocks, N, points] and with a low-rank dt ddt [blocks, r, points]: partials, a point is b H W + i W + j.
+    dA, dR [B, N, E], dD, dbias [B, E], dweight [B, r, E]: partials.
+    """
+    P: tl.constexpr = TH * TW
+    program = tl.program_id(0)
+    block = (program % blocks).to(tl.int64)
+    b = (program // blocks).to(tl.int64)
+    channel = block * BE + tl.arange(0, BE)
+    is_channel = channel < E
+    dstate = tl.arange(0, N_BLOCK)
+    p = tl.arange(0, P)
+    everywhere = p >= 0
+    tiles_w = tl.cdiv(WT, TW)
+    tiles = tl.cdiv(HT, TH) * tiles_w if TWO_D else tl.cdiv(HT * WT, P)
+
+    x += b * x_b
+    dt += b * dt_b
+    B += b * B_b
+    C += b * C_b
+    dy += b * dy_b
+    dx += b * dx_b
+    ddt += b * ddt_b
+    if RANK > 0:
+        ddt += block * RANK * positions
+    dB += block * N * positions + b * point_b
+    dC += block * N * positions + b * point_b
+
+    bias_e = tl.load(bias + channel, mask=is_channel, other=0.0)
+    skip_e = tl.load(D + channel, mask=is_channel, other=0.0)
+    A_ne = load_parameters(A, channel, dstate, E, N)
+    R_ne = A_ne
+    if CORRECTION > 0:
+        R_ne = load_parameters(R, channel, dstate, E, N)
+    weight_re = 0.0
+    rank = tl.arange(0, RANK_BLOCK)
+    if RANK > 0:
+        weight_re = load_parameters(weight, channel, rank, E, RANK)
+        dweight_re = tl.zeros([RANK_BLOCK, BE], tl.float32)
+    adjoint_ne = tl.zeros([N_BLOCK, BE], tl.float32)
+    dA_ne = tl.zeros([N_BLOCK, BE], tl.float32)
+    dR_ne = tl.zeros([N_BLOCK, BE], tl.float32)
+    dD_e = tl.zeros([BE], tl.float32)
+    dbias_e = tl.zeros([BE], tl.float32)
+
+    for walked in range(tiles):
+        tile = tiles - 1 - walked
+        i, j, inside = tile_positions(tile, HT, WT, TWO_D, TH, TW)
+        is_element = inside[:, None] & is_channel[None, :]
+        delta, low = load_time_step(dt, i * dt_i + j * dt_j, inside, channel, E, bias_e, weight_re, RANK, RANK_BLOCK)
+        x_tile = tl.load(x + (i * x_i + j * x_j)[:, None] + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
+        dy_tile = tl.load(dy + (i * dy_i + j * dy_j)[:, None] + channel[None, :], mask=is_element, other=0.0)
+        dy_tile = dy_tile.to(tl.float32)
+        u = delta * x_tile
+        dy_back = backwards(dy_tile, 0, everywhere)
+        B_offset = i * B_i + j * B_j
+        C_offset = i * C_i + j * C_j
+        point = i * point_i + j * point_j
+        du = tl.zeros([P, BE], tl.float32)
+        ddelta = tl.zeros([P, BE], tl.float32)
+        if TWO_D:
+            # The time step of the neighbour that an adjoint state comes from; 0 (Abar = 1) before a tile's edge,
+            # since the carry over the edge has been multiplied by Abar already.
+            delta_below = backwards(delta, TW, p >= TW)
+            delta_right = backwards(delta, 1, p % TW > 0)
+            tile_i = tile // tiles_w
+            tile_j = tile % tiles_w
+            row = tl.arange(0, TH).to(tl.int64)
+            column = tl.arange(0, TW).to(tl.int64)
+            hor_offset = row[:, None] * E + channel[None, :]
+            ver_offset = column[:, None] * E + channel[None, :]
+            hor_back = (TH - 1 - row)[:, None] * E + channel[None, :]
+            ver_back = (TW - 1 - column)[:, None] * E + channel[None, :]
+            hor_base = P_hor + (b * tiles + tile) * N * TH * E
+            ver_base = P_ver + (b * tiles + tile) * N * TW * E
+            hor_in = Q_hor + (b * 2 + tile_j % 2) * N * TH * E
+            hor_out = Q_hor + (b * 2 + (tile_j + 1) % 2) * N * TH * E
+            ver_in = Q_ver + ((b * 2 + tile_i % 2) * tiles_w + tile_j) * N * TW * E
+            ver_out = Q_ver + ((b * 2 + (tile_i + 1) % 2) * tiles_w + tile_j) * N * TW * E
+            has_right = is_channel[None, :] & (tile_j + 1 < tiles_w)
+            has_below = is_channel[None, :] & (tile + tiles_w < tiles)
+        else:
+            delta_below = backwards(delta, 1, p > 0)
+            kept_base = kept + (b * tiles + tile) * N * E
+
+        for s in range(N):
+            A_e = pick(A_ne, dstate, s)
+            B_p = tl.load(B + B_offset + s, mask=inside, other=0.0).to(tl.float32)
+            C_p = tl.load(C + C_offset + s, mask=inside, other=0.0).to(tl.float32)
+            C_back = tl.gather(C_p, P - 1 - p, 0)
+            a = tl.exp2(delta * (A_e * LOG2E)[None, :])
+            bx = B_p[:, None] * u
+            below = tl.exp2(delta_below * (A_e * LOG2E)[None, :])
+            if TWO_D:
+                a3 = tl.reshape(a, [TH, TW, BE])
+                zero = tl.zeros([TH, TW, BE], tl.float32)
+                carry = tl.load(hor_base + s * TH * E + hor_offset, mask=is_channel[None, :] & (tile_j > 0), other=0.0)
+                a_row, g, past_g = tl.associative_scan((a3, tl.reshape(bx, [TH, TW, BE]), zero), 1, compose_with_past)
+                g += a_row * carry[:, None, :]
+                past_g += a_row * carry[:, None, :]
+                carry = tl.load(ver_base + s * TW * E + ver_offset, mask=is_channel[None, :] & (tile_i > 0), other=0.0)
+                a_column, h3, past_h = tl.associative_scan((a3, g, zero), 0, compose_with_past)
+                h = tl.reshape(h3 + a_column * carry[None, :, :], [P, BE])
+                past_h += a_column * carry[None, :, :]
+
+                carry = tl.load(ver_in + s * TW * E + ver_back, mask=has_below, other=0.0)
+                a_column, lam3 = tl.associative_scan(
+                    (tl.reshape(below, [TH, TW, BE]), tl.reshape(C_back[:, None] * dy_back, [TH, TW, BE])), 0, compose
+                )
+                lam3 += a_column * carry[None, :, :]
+                right = tl.exp2(delta_right * (A_e * LOG2E)[None, :])
+                carry = tl.load(hor_in + s * TH * E + hor_back, mask=has_right, other=0.0)
+                a_row, mu3 = tl.associative_scan((tl.reshape(right, [TH, TW, BE]), lam3), 1, compose)
+                mu3 += a_row * carry[:, None, :]
+
+                lam = backwards(tl.reshape(lam3, [P, BE]), 0, everywhere)
+                mu = backwards(tl.reshape(mu3, [P, BE]), 0, everywhere)
+                first_column = tl.sum(
+                    tl.where(column[None, :, None] == 0, tl.reshape(a * mu, [TH, TW, BE]), 0.0), axis=1
+                )
+                first_row = tl.sum(tl.where(row[:, None, None] == 0, tl.reshape(a * lam, [TH, TW, BE]), 0.0), axis=0)
+                tl.store(hor_out + s * TH * E + hor_offset, first_column, mask=is_channel[None, :] & (tile_j > 0))
+                tl.store(ver_out + s * TW * E + ver_offset, first_row, mask=is_channel[None, :] & (tile_i > 0))
+                through_a = lam * tl.reshape(past_h, [P, BE]) + mu * tl.reshape(past_g, [P, BE])
+            else:
+                carry = tl.load(kept_base + s * E + channel, mask=is_channel, other=0.0)
+                a_sequence, h, past_h = tl.associative_scan(
+                    (a, bx, tl.zeros([P, BE], tl.float32)), 0, compose_with_past
+                )
+                h += a_sequence * carry[None, :]
+                past_h += a_sequence * carry[None, :]
+                a_sequence, lam_back = tl.associative_scan((below, C_back[:, None] * dy_back), 0, compose)
+                lam_back += a_sequence * pick(adjoint_ne, dstate, s)[None, :]
+                mu = backwards(lam_back, 0, everywhere)
+                start = tl.sum(tl.where(p[:, None] == 0, a * mu, 0.0), axis=0)
+                adjoint_ne = tl.where(dstate[:, None] == s, start[None, :], adjoint_ne)
+                through_a = mu * past_h
+
+            read = h
+            direct = mu
+            if CORRECTION == 1:
+                direct = mu - pick(R_ne, dstate, s)[None, :] * dy_tile
+            elif CORRECTION == 2:
+                R_e = pick(R_ne, dstate, s)
+                direct = mu - C_p[:, None] * R_e[None, :] * dy_tile
+                read = h - R_e[None, :] * bx
+            du += B_p[:, None] * direct
+            ddelta += A_e[None, :] * through_a
+            tl.store(dB + s * positions + point, tl.sum(u * direct, axis=1), mask=inside)
+            tl.store(dC + s * positions + point, tl.sum(dy_tile * read, axis=1), mask=inside)
+            dA_ne += tl.where(dstate[:, None] == s, tl.sum(delta * through_a, axis=0)[None, :], 0.0)
+            if NEEDS_R:
+                corrected = bx * dy_tile
+                if CORRECTION == 2:
+                    corrected *= C_p[:, None]
+                dR_ne -= tl.where(dstate[:, None] == s, tl.sum(corrected, axis=0)[None, :], 0.0)
+
+        dx_pointer = dx + (i * dx_i + j * dx_j)[:, None] + channel[None, :]
+        before = tl.load(dx_pointer, mask=is_element & (first == 0), other=0.0)
+        tl.store(dx_pointer, before + du * delta + skip_e[None, :] * dy_tile, mask=is_element)
+        draw = (ddelta + du * x_tile) * softplus_slope(delta)
+        dD_e += tl.sum(x_tile * dy_tile, axis=0)
+        dbias_e += tl.sum(draw, axis=0)
+        if RANK > 0:
+            dlow = tl.dot(draw, tl.trans(weight_re), input_precision="ieee")
+            tl.store(
+                ddt + (i * ddt_i + j * ddt_j)[:, None] + rank[None, :] * positions,
+                dlow,
+                mask=inside[:, None] & (rank[None, :] < RANK),
+            )
+            dweight_re += tl.dot(tl.trans(low), draw, input_precision="ieee")
+        else:
+            tl.store(ddt + (i * ddt_i + j * ddt_j)[:, None] + channel[None, :], draw, mask=is_element)
+        if TWO_D:
+            tl.debug_barrier()  # the next tile reads carries that other threads of this program wrote
+
+    inside_ne = (dstate[:, None] < N) & is_channel[None, :]
+    tl.store(dA + (b * N + dstate[:, None]) * E + channel[None, :], dA_ne, mask=inside_ne)
+    if NEEDS_R:
+        tl.store(dR + (b * N + dstate[:, None]) * E + channel[None, :], dR_ne, mask=inside_ne)
+    tl.store(dD + b * E + channel, dD_e, mask=is_channel)
+    tl.store(dbias + b * E + channel, dbias_e, mask=is_channel)
+    if RANK > 0:
+        tl.store(
+            dweight + (b * RANK + rank[:, None]) * E + channel[None, :],
+            dweight_re,
+            mask=(rank[:, None] < RANK) & is_channel[None, :],
+        )
