@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 from functools import lru_cache
@@ -114,7 +115,7 @@ def _compile(path: Path) -> None:
                 build_directory=folder,
                 is_python_module=False,
             )
-        except (RuntimeError, OSError) as error:
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             log = path.parent.with_suffix(".log")
             log.write_text(str(error))
             raise BackendError(

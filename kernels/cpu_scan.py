@@ -156,3 +156,10 @@ def _call(direction: str, dtype: torch.dtype, problem: _Problem) -> None:
     library = load_library()
     assert library.geo_scan_problem_bytes() == ctypes.sizeof(_Problem), "cpu_scan.py and cpu/problem.h disagree"
     getattr(library, f"geo_scan_{direction}_{_ENTRIES[dtype]}")(ctypes.byref(problem))
+
+
+def compute_floor(updates: int, exponentials: int, fmas: int) -> None:
+    """Do as many vectorised exponentials and multiply-adds as `updates` of one hidden state need, in the cache."""
+    per_thread = -(-updates // (LANES * torch.get_num_threads()))
+    numbers = (per_thread, exponentials, fmas, torch.get_num_threads())
+    load_library().geo_scan_floor(*(ctypes.c_int64(number) for number in numbers))

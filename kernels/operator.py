@@ -123,7 +123,8 @@ def _backward(ctx: Any, dy: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, 
     *tensors, carries = ctx.saved_tensors
     R = ScanInputs._fields.index("R")
     needs_R = tensors[R] is not None and ctx.needs_input_grad[R]
-    found = iter(geo_scan_backward_op(dy, *tensors, carries, *ctx.settings, needs_R))
+    with torch.autocast(dy.device.type, enabled=False):
+        found = iter(geo_scan_backward_op(dy, *tensors, carries, *ctx.settings, needs_R))
     grads = [None if t is None or (i == R and not needs_R) else next(found) for i, t in enumerate(tensors)]
     return (*grads, None, None, None, None, None)
 

@@ -23,6 +23,7 @@ import triton.language as tl
 
 from geomano_hpc.kernels.triton_forward import (
     LOG2E,
+    along_lanes,
     compose,
     load_parameters,
     load_time_step,
@@ -39,6 +40,12 @@ def compose_with_past(a_first, b_first, past_first, a_second, b_second, past_sec
 
 
 @triton.jit
+def add_to_row(table, row, wanted, value):
+    """A table [rows, BE] on chip with `value` [BE] added to one row."""
+    return tl.where(row[:, None] == wanted, table + value[None, :], table)
+
+
+@triton.jit
 def softplus_slope(delta):
     """The derivative of softplus where it took the value delta: 1 - exp(-delta), by its series where that cancels."""
     series = 1.0 / 5040.0
@@ -52,16 +59,24 @@ def softplus_slope(delta):
 
 
 @triton.jit
-def backwards(tile, by, is_there):
-    """[P, BE] read from its end: element p is tile[P - 1 - p + by], or 0 where that is not `is_there` [P].
+def backwards(tile):
+    """[P, BE] read from its end: element p is tile[P - 1 - p].
 
     `associative_scan(reverse=True)` is wrong in several Triton releases; a scan of this is not.
     """
     P: tl.constexpr = tile.shape[0]
-    source = P - 1 - tl.arange(0, P) + by
-    source = tl.where(is_there, source, 0)
-    moved = tl.gather(tile, tl.broadcast_to(source[:, None], tile.shape), 0)
-    return tl.where(is_there[:, None], moved, 0.0)
+    return tl.gather(tile, tl.broadcast_to((P - 1 - tl.arange(0, P))[:, None], tile.shape), 0)
+
+
+@triton.jit
+def neighbour_backwards(a, step: tl.constexpr, is_there):
+    """Abar of the position that an adjoint state comes from: element p is a[P - 1 - p + step].
+
+    1 where that is over the tile's edge (not `is_there` [P]): the carry has been multiplied by Abar already.
+    """
+    P: tl.constexpr = a.shape[0]
+    source = tl.where(is_there, P - 1 - tl.arange(0, P) + step, 0)
+    return tl.where(is_there[:, None], tl.gather(a, tl.broadcast_to(source[:, None], a.shape), 0), 1.0)
 
 
 @triton.jit
@@ -85,67 +100,83 @@ def backward_kernel(
     program = tl.program_id(0)
     block = (program % blocks).to(tl.int64)
     b = (program // blocks).to(tl.int64)
-    channel = block * BE + tl.arange(0, BE)
-    is_channel = channel < E
+    first_channel = block * BE
+    channel = tl.arange(0, BE)
+    is_channel = first_channel + channel < E
     dstate = tl.arange(0, N_BLOCK)
     p = tl.arange(0, P)
-    everywhere = p >= 0
     tiles_w = tl.cdiv(WT, TW)
     tiles = tl.cdiv(HT, TH) * tiles_w if TWO_D else tl.cdiv(HT * WT, P)
 
-    x += b * x_b
+    # Scalar 64-bit steps to this sample and block, so that offsets inside a block are short.
+    x += b * x_b + first_channel
     dt += b * dt_b
     B += b * B_b
     C += b * C_b
-    dy += b * dy_b
-    dx += b * dx_b
+    dy += b * dy_b + first_channel
+    dx += b * dx_b + first_channel
     ddt += b * ddt_b
     if RANK > 0:
         ddt += block * RANK * positions
+    else:
+        dt += first_channel
+        ddt += first_channel
+    A += first_channel * N
+    R += first_channel * N
+    weight += first_channel * RANK
+    bias += first_channel
+    D += first_channel
+    kept += first_channel
+    P_hor += first_channel
+    P_ver += first_channel
+    Q_hor += first_channel
+    Q_ver += first_channel
+    dA += b * N * E + first_channel
+    dR += b * N * E + first_channel
+    dD += b * E + first_channel
+    dbias += b * E + first_channel
+    dweight += b * RANK * E + first_channel
     dB += block * N * positions + b * point_b
     dC += block * N * positions + b * point_b
 
-    bias_e = tl.load(bias + channel, mask=is_channel, other=0.0)
-    skip_e = tl.load(D + channel, mask=is_channel, other=0.0)
-    A_ne = load_parameters(A, channel, dstate, E, N)
+    A_ne = load_parameters(A, channel, is_channel, dstate, N)
     R_ne = A_ne
     if CORRECTION > 0:
-        R_ne = load_parameters(R, channel, dstate, E, N)
+        R_ne = load_parameters(R, channel, is_channel, dstate, N)
     weight_re = 0.0
     rank = tl.arange(0, RANK_BLOCK)
     if RANK > 0:
-        weight_re = load_parameters(weight, channel, rank, E, RANK)
+        weight_re = load_parameters(weight, channel, is_channel, rank, RANK)
         dweight_re = tl.zeros([RANK_BLOCK, BE], tl.float32)
-    adjoint_ne = tl.zeros([N_BLOCK, BE], tl.float32)
-    dA_ne = tl.zeros([N_BLOCK, BE], tl.float32)
-    dR_ne = tl.zeros([N_BLOCK, BE], tl.float32)
-    dD_e = tl.zeros([BE], tl.float32)
-    dbias_e = tl.zeros([BE], tl.float32)
+    # Two tables on chip. A warp has 32 lanes or more and N is mostly 16, so a table's second half costs no registers:
+    # sums holds dA, dR; flow holds the adjoint states between tiles (1d), dD, dbias.
+    tl.static_assert(N_BLOCK >= 2)
+    row_of_table = tl.arange(0, 2 * N_BLOCK)
+    sums = tl.zeros([2 * N_BLOCK, BE], tl.float32)
+    flow = tl.zeros([2 * N_BLOCK, BE], tl.float32)
 
     for walked in range(tiles):
         tile = tiles - 1 - walked
         i, j, inside = tile_positions(tile, HT, WT, TWO_D, TH, TW)
         is_element = inside[:, None] & is_channel[None, :]
-        delta, low = load_time_step(dt, i * dt_i + j * dt_j, inside, channel, E, bias_e, weight_re, RANK, RANK_BLOCK)
+        bias_e = tl.load(bias + channel, mask=is_channel, other=0.0)
+        delta, low = load_time_step(dt, i * dt_i + j * dt_j, inside, channel, is_channel, bias_e, weight_re, RANK, RANK_BLOCK)
         x_tile = tl.load(x + (i * x_i + j * x_j)[:, None] + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
         dy_tile = tl.load(dy + (i * dy_i + j * dy_j)[:, None] + channel[None, :], mask=is_element, other=0.0)
-        dy_tile = dy_tile.to(tl.float32)
+        delta = along_lanes(delta)
+        x_tile = along_lanes(x_tile)
+        dy_tile = along_lanes(dy_tile.to(tl.float32))
         u = delta * x_tile
-        dy_back = backwards(dy_tile, 0, everywhere)
         B_offset = i * B_i + j * B_j
         C_offset = i * C_i + j * C_j
         point = i * point_i + j * point_j
         du = tl.zeros([P, BE], tl.float32)
         ddelta = tl.zeros([P, BE], tl.float32)
         if TWO_D:
-            # The time step of the neighbour that an adjoint state comes from; 0 (Abar = 1) before a tile's edge,
-            # since the carry over the edge has been multiplied by Abar already.
-            delta_below = backwards(delta, TW, p >= TW)
-            delta_right = backwards(delta, 1, p % TW > 0)
             tile_i = tile // tiles_w
             tile_j = tile % tiles_w
-            row = tl.arange(0, TH).to(tl.int64)
-            column = tl.arange(0, TW).to(tl.int64)
+            row = tl.arange(0, TH)
+            column = tl.arange(0, TW)
             hor_offset = row[:, None] * E + channel[None, :]
             ver_offset = column[:, None] * E + channel[None, :]
             hor_back = (TH - 1 - row)[:, None] * E + channel[None, :]
@@ -159,61 +190,60 @@ def backward_kernel(
             has_right = is_channel[None, :] & (tile_j + 1 < tiles_w)
             has_below = is_channel[None, :] & (tile + tiles_w < tiles)
         else:
-            delta_below = backwards(delta, 1, p > 0)
             kept_base = kept + (b * tiles + tile) * N * E
 
         for s in range(N):
             A_e = pick(A_ne, dstate, s)
             B_p = tl.load(B + B_offset + s, mask=inside, other=0.0).to(tl.float32)
             C_p = tl.load(C + C_offset + s, mask=inside, other=0.0).to(tl.float32)
-            C_back = tl.gather(C_p, P - 1 - p, 0)
             a = tl.exp2(delta * (A_e * LOG2E)[None, :])
+            # The adjoint states first, then the states: fewer of them are alive at a time.
+            q_back = backwards(C_p[:, None] * dy_tile)
+            if TWO_D:
+                carry = tl.load(ver_in + s * TW * E + ver_back, mask=has_below, other=0.0)
+                below = tl.reshape(neighbour_backwards(a, TW, p >= TW), [TH, TW, BE])
+                a_column, lam3 = tl.associative_scan((below, tl.reshape(q_back, [TH, TW, BE])), 0, compose)
+                lam3 += a_column * carry[None, :, :]
+                right = tl.reshape(neighbour_backwards(a, 1, p % TW > 0), [TH, TW, BE])
+                carry = tl.load(hor_in + s * TH * E + hor_back, mask=has_right, other=0.0)
+                a_row, mu3 = tl.associative_scan((right, lam3), 1, compose)
+                mu3 += a_row * carry[:, None, :]
+                lam = backwards(tl.reshape(lam3, [P, BE]))
+                mu = backwards(tl.reshape(mu3, [P, BE]))
+            else:
+                a_sequence, lam_back = tl.associative_scan((neighbour_backwards(a, 1, p > 0), q_back), 0, compose)
+                lam_back += a_sequence * pick(flow, row_of_table, s)[None, :]
+                mu = backwards(lam_back)
+
             bx = B_p[:, None] * u
-            below = tl.exp2(delta_below * (A_e * LOG2E)[None, :])
             if TWO_D:
                 a3 = tl.reshape(a, [TH, TW, BE])
+                first_column = tl.where(column[None, :, None] == 0, a3 * tl.reshape(mu, [TH, TW, BE]), 0.0)
+                first_row = tl.where(row[:, None, None] == 0, a3 * tl.reshape(lam, [TH, TW, BE]), 0.0)
+                at_left, at_top = is_channel[None, :] & (tile_j > 0), is_channel[None, :] & (tile_i > 0)
+                tl.store(hor_out + s * TH * E + hor_offset, tl.sum(first_column, axis=1), mask=at_left)
+                tl.store(ver_out + s * TW * E + ver_offset, tl.sum(first_row, axis=0), mask=at_top)
+
                 zero = tl.zeros([TH, TW, BE], tl.float32)
-                carry = tl.load(hor_base + s * TH * E + hor_offset, mask=is_channel[None, :] & (tile_j > 0), other=0.0)
-                a_row, g, past_g = tl.associative_scan((a3, tl.reshape(bx, [TH, TW, BE]), zero), 1, compose_with_past)
+                carry = tl.load(hor_base + s * TH * E + hor_offset, mask=at_left, other=0.0)
+                bx3 = tl.reshape(bx, [TH, TW, BE])
+                a_row, g, past_g = tl.associative_scan((a3, bx3, zero), 1, compose_with_past)
                 g += a_row * carry[:, None, :]
                 past_g += a_row * carry[:, None, :]
-                carry = tl.load(ver_base + s * TW * E + ver_offset, mask=is_channel[None, :] & (tile_i > 0), other=0.0)
+                through_a = mu * tl.reshape(past_g, [P, BE])
+                carry = tl.load(ver_base + s * TW * E + ver_offset, mask=at_top, other=0.0)
                 a_column, h3, past_h = tl.associative_scan((a3, g, zero), 0, compose_with_past)
                 h = tl.reshape(h3 + a_column * carry[None, :, :], [P, BE])
                 past_h += a_column * carry[None, :, :]
-
-                carry = tl.load(ver_in + s * TW * E + ver_back, mask=has_below, other=0.0)
-                a_column, lam3 = tl.associative_scan(
-                    (tl.reshape(below, [TH, TW, BE]), tl.reshape(C_back[:, None] * dy_back, [TH, TW, BE])), 0, compose
-                )
-                lam3 += a_column * carry[None, :, :]
-                right = tl.exp2(delta_right * (A_e * LOG2E)[None, :])
-                carry = tl.load(hor_in + s * TH * E + hor_back, mask=has_right, other=0.0)
-                a_row, mu3 = tl.associative_scan((tl.reshape(right, [TH, TW, BE]), lam3), 1, compose)
-                mu3 += a_row * carry[:, None, :]
-
-                lam = backwards(tl.reshape(lam3, [P, BE]), 0, everywhere)
-                mu = backwards(tl.reshape(mu3, [P, BE]), 0, everywhere)
-                first_column = tl.sum(
-                    tl.where(column[None, :, None] == 0, tl.reshape(a * mu, [TH, TW, BE]), 0.0), axis=1
-                )
-                first_row = tl.sum(tl.where(row[:, None, None] == 0, tl.reshape(a * lam, [TH, TW, BE]), 0.0), axis=0)
-                tl.store(hor_out + s * TH * E + hor_offset, first_column, mask=is_channel[None, :] & (tile_j > 0))
-                tl.store(ver_out + s * TW * E + ver_offset, first_row, mask=is_channel[None, :] & (tile_i > 0))
-                through_a = lam * tl.reshape(past_h, [P, BE]) + mu * tl.reshape(past_g, [P, BE])
+                through_a += lam * tl.reshape(past_h, [P, BE])
             else:
-                carry = tl.load(kept_base + s * E + channel, mask=is_channel, other=0.0)
-                a_sequence, h, past_h = tl.associative_scan(
-                    (a, bx, tl.zeros([P, BE], tl.float32)), 0, compose_with_past
-                )
-                h += a_sequence * carry[None, :]
-                past_h += a_sequence * carry[None, :]
-                a_sequence, lam_back = tl.associative_scan((below, C_back[:, None] * dy_back), 0, compose)
-                lam_back += a_sequence * pick(adjoint_ne, dstate, s)[None, :]
-                mu = backwards(lam_back, 0, everywhere)
                 start = tl.sum(tl.where(p[:, None] == 0, a * mu, 0.0), axis=0)
-                adjoint_ne = tl.where(dstate[:, None] == s, start[None, :], adjoint_ne)
-                through_a = mu * past_h
+                flow = tl.where(row_of_table[:, None] == s, start[None, :], flow)
+                carry = tl.load(kept_base + s * E + channel, mask=is_channel, other=0.0)
+                zero = tl.zeros([P, BE], tl.float32)
+                a_sequence, h, past_h = tl.associative_scan((a, bx, zero), 0, compose_with_past)
+                h += a_sequence * carry[None, :]
+                through_a = mu * (past_h + a_sequence * carry[None, :])
 
             read = h
             direct = mu
@@ -227,19 +257,20 @@ def backward_kernel(
             ddelta += A_e[None, :] * through_a
             tl.store(dB + s * positions + point, tl.sum(u * direct, axis=1), mask=inside)
             tl.store(dC + s * positions + point, tl.sum(dy_tile * read, axis=1), mask=inside)
-            dA_ne += tl.where(dstate[:, None] == s, tl.sum(delta * through_a, axis=0)[None, :], 0.0)
+            sums = add_to_row(sums, row_of_table, s, tl.sum(delta * through_a, axis=0))
             if NEEDS_R:
                 corrected = bx * dy_tile
                 if CORRECTION == 2:
                     corrected *= C_p[:, None]
-                dR_ne -= tl.where(dstate[:, None] == s, tl.sum(corrected, axis=0)[None, :], 0.0)
+                sums = add_to_row(sums, row_of_table, N_BLOCK + s, -tl.sum(corrected, axis=0))
 
         dx_pointer = dx + (i * dx_i + j * dx_j)[:, None] + channel[None, :]
+        skip_e = tl.load(D + channel, mask=is_channel, other=0.0)
         before = tl.load(dx_pointer, mask=is_element & (first == 0), other=0.0)
         tl.store(dx_pointer, before + du * delta + skip_e[None, :] * dy_tile, mask=is_element)
         draw = (ddelta + du * x_tile) * softplus_slope(delta)
-        dD_e += tl.sum(x_tile * dy_tile, axis=0)
-        dbias_e += tl.sum(draw, axis=0)
+        flow = add_to_row(flow, row_of_table, N_BLOCK, tl.sum(x_tile * dy_tile, axis=0))
+        flow = add_to_row(flow, row_of_table, N_BLOCK + 1, tl.sum(draw, axis=0))
         if RANK > 0:
             dlow = tl.dot(draw, tl.trans(weight_re), input_precision="ieee")
             tl.store(
@@ -253,15 +284,16 @@ def backward_kernel(
         if TWO_D:
             tl.debug_barrier()  # the next tile reads carries that other threads of this program wrote
 
-    inside_ne = (dstate[:, None] < N) & is_channel[None, :]
-    tl.store(dA + (b * N + dstate[:, None]) * E + channel[None, :], dA_ne, mask=inside_ne)
+    row = row_of_table[:, None]
+    tl.store(dA + row * E + channel[None, :], sums, mask=(row < N) & is_channel[None, :])
     if NEEDS_R:
-        tl.store(dR + (b * N + dstate[:, None]) * E + channel[None, :], dR_ne, mask=inside_ne)
-    tl.store(dD + b * E + channel, dD_e, mask=is_channel)
-    tl.store(dbias + b * E + channel, dbias_e, mask=is_channel)
+        is_R = (row >= N_BLOCK) & (row < N_BLOCK + N)
+        tl.store(dR + (row - N_BLOCK) * E + channel[None, :], sums, mask=is_R & is_channel[None, :])
+    tl.store(dD + 0 * row + channel[None, :], flow, mask=(row == N_BLOCK) & is_channel[None, :])
+    tl.store(dbias + 0 * row + channel[None, :], flow, mask=(row == N_BLOCK + 1) & is_channel[None, :])
     if RANK > 0:
         tl.store(
-            dweight + (b * RANK + rank[:, None]) * E + channel[None, :],
+            dweight + rank[:, None] * E + channel[None, :],
             dweight_re,
             mask=(rank[:, None] < RANK) & is_channel[None, :],
         )

@@ -50,9 +50,20 @@ def pick(table, row, wanted):
 
 
 @triton.jit
-def load_parameters(pointer, channel, row, E, rows):
+def along_lanes(tile):
+    """The same [P, BE], held so that a scan over the positions stays inside a warp.
+
+    A gather along an axis makes the compiler lay that axis along the lanes of a warp. Without it, it keeps the layout
+    of the loads, with positions spread over warps, and every scan, sum and reversal goes through shared memory.
+    """
+    P: tl.constexpr = tile.shape[0]
+    return tl.gather(tile, tl.broadcast_to(tl.arange(0, P)[:, None], tile.shape), 0)
+
+
+@triton.jit
+def load_parameters(pointer, channel, is_channel, row, rows):
     """[rows, BE] of a parameter that is stored [E, rows], as float32; 0 outside."""
-    inside = (row[:, None] < rows) & (channel[None, :] < E)
+    inside = (row[:, None] < rows) & is_channel[None, :]
     return tl.load(pointer + channel[None, :] * rows + row[:, None], mask=inside, other=0.0)
 
 
@@ -75,7 +86,7 @@ def tile_positions(tile, HT, WT, TWO_D: tl.constexpr, TH: tl.constexpr, TW: tl.c
 
 @triton.jit
 def load_time_step(
-    dt, offset, inside, channel, E, bias, weight, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr
+    dt, offset, inside, channel, is_channel, bias, weight, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr
 ):  # fmt: skip
     """Line 7: delta = softplus(dt + bias) [P, BE], 0 outside, with the tile of low-rank factors [P, r] if there are.
 
@@ -88,10 +99,10 @@ def load_time_step(
         raw = tl.dot(low, weight, input_precision="ieee")
     else:
         low = 0.0
-        raw = tl.load(dt + offset[:, None] + channel[None, :], mask=inside[:, None] & (channel[None, :] < E), other=0.0)
+        raw = tl.load(dt + offset[:, None] + channel[None, :], mask=inside[:, None] & is_channel[None, :], other=0.0)
         raw = raw.to(tl.float32)
     delta = softplus(raw + bias[None, :])
-    return tl.where(inside[:, None] & (channel[None, :] < E), delta, 0.0), low
+    return tl.where(inside[:, None] & is_channel[None, :], delta, 0.0), low
 
 
 @triton.jit
@@ -113,35 +124,49 @@ def forward_kernel(
     P: tl.constexpr = TH * TW
     program = tl.program_id(0)
     b = (program // blocks).to(tl.int64)
-    channel = ((program % blocks) * BE + tl.arange(0, BE)).to(tl.int64)
-    is_channel = channel < E
+    first_channel = (program % blocks).to(tl.int64) * BE
+    channel = tl.arange(0, BE)
+    is_channel = first_channel + channel < E
     dstate = tl.arange(0, N_BLOCK)
     tiles_w = tl.cdiv(WT, TW)
     tiles = tl.cdiv(HT, TH) * tiles_w if TWO_D else tl.cdiv(HT * WT, P)
 
-    x += b * x_b
+    # Scalar 64-bit steps to this sample and block, so that offsets inside a block are short.
+    x += b * x_b + first_channel
     dt += b * dt_b
+    if RANK == 0:
+        dt += first_channel
     B += b * B_b
     C += b * C_b
-    y += b * y_b
+    y += b * y_b + first_channel
+    A += first_channel * N
+    R += first_channel * N
+    weight += first_channel * RANK
+    bias += first_channel
+    D += first_channel
+    kept += first_channel
+    P_hor += first_channel
+    P_ver += first_channel
 
     # Lines 2, 3, 10 and 13: parameters, once for all tiles.
     bias_e = tl.load(bias + channel, mask=is_channel, other=0.0)
     skip_e = tl.load(D + channel, mask=is_channel, other=0.0)
-    A_ne = load_parameters(A, channel, dstate, E, N) * LOG2E
+    A_ne = load_parameters(A, channel, is_channel, dstate, N) * LOG2E
     R_ne = A_ne
     if CORRECTION > 0:
-        R_ne = load_parameters(R, channel, dstate, E, N)
+        R_ne = load_parameters(R, channel, is_channel, dstate, N)
     weight_re = 0.0
     if RANK > 0:
-        weight_re = load_parameters(weight, channel, tl.arange(0, RANK_BLOCK), E, RANK)
+        weight_re = load_parameters(weight, channel, is_channel, tl.arange(0, RANK_BLOCK), RANK)
     state_ne = tl.zeros([N_BLOCK, BE], tl.float32)
 
     for tile in range(tiles):
         i, j, inside = tile_positions(tile, HT, WT, TWO_D, TH, TW)
         is_element = inside[:, None] & is_channel[None, :]
-        delta, low = load_time_step(dt, i * dt_i + j * dt_j, inside, channel, E, bias_e, weight_re, RANK, RANK_BLOCK)
+        delta, low = load_time_step(dt, i * dt_i + j * dt_j, inside, channel, is_channel, bias_e, weight_re, RANK, RANK_BLOCK)
         x_tile = tl.load(x + (i * x_i + j * x_j)[:, None] + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
+        delta = along_lanes(delta)
+        x_tile = along_lanes(x_tile)
         u = delta * x_tile
         y_tile = x_tile * skip_e[None, :]  # line 26, first instead of last
         B_offset = i * B_i + j * B_j
@@ -157,8 +182,8 @@ def forward_kernel(
                 hor_in, hor_out = tile_j % 2, (tile_j + 1) % 2
                 ver_in, ver_out = (tile_i % 2) * tiles_w + tile_j, ((tile_i + 1) % 2) * tiles_w + tile_j
                 hor_slots, ver_slots = 2, 2 * tiles_w
-            row = tl.arange(0, TH).to(tl.int64)
-            column = tl.arange(0, TW).to(tl.int64)
+            row = tl.arange(0, TH)
+            column = tl.arange(0, TW)
             hor_in_base = P_hor + (b * hor_slots + hor_in) * N * TH * E
             hor_out_base = P_hor + (b * hor_slots + hor_out) * N * TH * E
             ver_in_base = P_ver + (b * ver_slots + ver_in) * N * TW * E

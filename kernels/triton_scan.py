@@ -86,7 +86,7 @@ class _Plan:
             "TWO_D": self.two_d, "CORRECTION": self.correction,
             "RANK": self.rank, "RANK_BLOCK": max(16, triton.next_power_of_2(self.rank)),
             "TH": blocks.tile_h, "TW": blocks.tile_w, "BE": blocks.channels,
-            "N_BLOCK": triton.next_power_of_2(self.dstate),
+            "N_BLOCK": max(2, triton.next_power_of_2(self.dstate)),
             # One stage: a pipelined loop would read the next tile's carry before this tile has written it.
             "num_warps": blocks.num_warps, "num_stages": 1,
         }  # fmt: skip

@@ -1,6 +1,6 @@
-"""Benchmark of the scan backends. A backend whose numbers are wrong gets no time.
+"""Benchmark of the scan backends, as ratios to the plain-torch reference within one run.
 
-Axes: B batch, H x W grid, E channels, N dstates, K directions, r rank of the time step.
+A backend whose numbers are wrong gets no time. Axes: B batch, H x W grid, E channels, N dstates, K directions, r rank.
 """
 
 import time
@@ -13,85 +13,109 @@ from typing import Any
 import torch
 
 from geomano_hpc.atomic import write_json
+from geomano_hpc.bench.scan_memory import extra_memory
+from geomano_hpc.bench.scan_problem import SHAPES, Shape, forward, forward_backward, judge, largest_error
 from geomano_hpc.errors import GeomanoError
-from geomano_hpc.kernels import backend_statuses, geo_scan, order_set
+from geomano_hpc.kernels import backend_statuses
+from geomano_hpc.progress import progress
 from geomano_hpc.training.environment import hardware, package_versions
 
 TOLERANCE = 1e-4  # float32 against the float64 reference, relative to the largest value
 
+# What one update of one hidden state costs in the C++ kernel: exponentials and multiply-adds. The backward counts the
+# states that it computes again, in 2D twice: once for the edges of the tiles, once inside them.
+OPERATIONS = {"1d": {"forward": (1, 3), "backward": (1, 10)}, "2d": {"forward": (1, 4), "backward": (2, 17)}}
+
 
 @dataclass(frozen=True)
-class Shape:
-    batch: int
-    height: int
-    width: int
-    channels: int
-    dstate: int
-    rank: int = 4
-
-    def inputs(self, dtype: torch.dtype, seed: int = 0) -> dict[str, torch.Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        K, grid = 4, (self.batch, self.height, self.width)
-
-        def normal(*shape: int) -> torch.Tensor:
-            return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-        tensors = {
-            "x": normal(*grid, self.channels),
-            "dt": normal(*grid, K, self.rank),
-            "A": -torch.exp(normal(K, self.channels, self.dstate)),
-            "B": normal(*grid, K, self.dstate),
-            "C": normal(*grid, K, self.dstate),
-            "D": normal(K, self.channels),
-            "R": normal(K, self.channels, self.dstate),
-            "dt_bias": normal(K, self.channels) - 4,
-            "dt_weight": normal(K, self.channels, self.rank) / self.rank**0.5,
-        }
-        return {name: tensor.to(dtype).requires_grad_() for name, tensor in tensors.items()}
+class Row:
+    shape: str
+    kind: str
+    backend: str
+    error: float
+    forward_s: float
+    forward_backward_s: float
+    forward_speedup: float  # over the reference in the same run
+    forward_backward_speedup: float
+    forward_of_floor: float | None  # compute floor / time, for the C++ kernel
+    forward_backward_of_floor: float | None
+    extra_memory: float | None  # peak beside inputs and outputs, as a multiple of their bytes
 
 
-def bench_kernels(shape: Shape, repeats: int, out: Path | None) -> dict[str, Any]:
-    rows = []
-    for kind in ("1d", "2d"):
-        expected = _forward_backward(shape.inputs(torch.float64), kind, "reference")
-        for status in backend_statuses():
-            if not status.available:
-                continue
-            inputs = shape.inputs(torch.float32)
-            error = _largest_error(_forward_backward(inputs, kind, status.name), expected)
-            if not error < TOLERANCE:
-                raise GeomanoError(f"scan backend {status.name} ({kind}) is wrong by {error:.1e}: no speed is reported")
-            forward = _best_time(lambda: _forward(inputs, kind, status.name), repeats)  # noqa: B023
-            both = _best_time(lambda: _forward_backward(inputs, kind, status.name), repeats)  # noqa: B023
-            rows.append(
-                {"kind": kind, "backend": status.name, "error": error, "forward_s": forward, "forward_backward_s": both}
-            )
+def bench_kernels(
+    shapes: dict[str, Shape], repeats: int, out: Path | None, show_progress: bool = False
+) -> dict[str, Any]:
+    names = [status.name for status in backend_statuses("cpu") if status.available and status.name != "triton"]
+    rows: list[Row] = []
+    with progress("bench", len(shapes) * 2 * len(names), shown=show_progress) as advance:
+        for shape_name, shape in shapes.items():
+            for kind in ("1d", "2d"):
+                rows += _rows(shape_name, shape, kind, names, repeats, advance)
     content = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "shape": asdict(shape),
+        "shapes": {name: asdict(shape) for name, shape in shapes.items()},
+        "precision": "float32",
         "threads": torch.get_num_threads(),
         "hardware": hardware(),
         "packages": package_versions(),
-        "rows": rows,
+        "rows": [asdict(row) for row in rows],
     }
     if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, content)
     return content
 
 
-def _forward(inputs: dict[str, torch.Tensor], kind: str, backend: str) -> torch.Tensor:
-    with torch.no_grad():
-        return geo_scan(**inputs, orders=order_set("paper"), kind=kind, backend=backend)  # type: ignore[arg-type]
+def _rows(
+    shape_name: str, shape: Shape, kind: str, names: list[str], repeats: int, advance: Callable[[str], None]
+) -> list[Row]:
+    expected = judge(shape, kind)
+    inputs = shape.inputs(torch.float32)
+    times: dict[str, tuple[float, float]] = {}
+    errors: dict[str, float] = {}
+    for name in [name for name in names if name != "reference"] + ["reference"]:
+        errors[name] = largest_error(forward_backward(inputs, kind, name), expected)
+        if not errors[name] < TOLERANCE:
+            raise GeomanoError(f"scan backend {name} ({kind}) is wrong by {errors[name]:.1e}: no speed is reported")
+        count = 1 if name == "reference" else repeats  # it is the slow one
+        times[name] = (
+            _best_time(lambda: forward(inputs, kind, name), count),  # noqa: B023
+            _best_time(lambda: forward_backward(inputs, kind, name), count),  # noqa: B023
+        )
+        advance(f"{shape_name} {kind} {name}")
+    slow = times["reference"]
+    rows = []
+    for name in names:
+        once, both = times[name]
+        floor = _floor(shape, kind) if name == "cpu" else None
+        rows.append(
+            Row(
+                shape_name,
+                kind,
+                name,
+                errors[name],
+                once,
+                both,
+                slow[0] / once,
+                slow[1] / both,
+                None if floor is None else floor[0] / once,
+                None if floor is None else sum(floor) / both,
+                extra_memory(shape, kind, name) if name in ("cpu", "torch") else None,
+            )
+        )
+    return rows
 
 
-def _forward_backward(inputs: dict[str, torch.Tensor], kind: str, backend: str) -> list[torch.Tensor]:
-    y = geo_scan(**inputs, orders=order_set("paper"), kind=kind, backend=backend)  # type: ignore[arg-type]
-    return [y.detach(), *torch.autograd.grad(y.square().sum(), list(inputs.values()))]
+def _floor(shape: Shape, kind: str) -> tuple[float, float]:
+    """Seconds of the compute floor for the forward and for the backward."""
+    from geomano_hpc.kernels.cpu_scan import compute_floor
 
-
-def _largest_error(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    pairs = zip(found, expected, strict=True)
-    return max(((f.double() - e).abs().max() / e.abs().max()).item() for f, e in pairs)
+    updates = shape.batch * shape.height * shape.width * shape.channels * shape.dstate * shape.directions
+    times = [
+        _best_time(lambda: compute_floor(updates, *OPERATIONS[kind][part]), 3)  # noqa: B023
+        for part in ("forward", "backward")
+    ]
+    return times[0], times[1]
 
 
 def _best_time(work: Callable[[], object], repeats: int) -> float:
@@ -101,3 +125,6 @@ def _best_time(work: Callable[[], object], repeats: int) -> float:
         work()
         times.append(time.perf_counter() - started)
     return min(times)
+
+
+__all__ = ["SHAPES", "Row", "Shape", "bench_kernels"]

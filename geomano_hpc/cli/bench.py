@@ -1,7 +1,8 @@
 """geomano bench kernels"""
 
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,28 +18,61 @@ def _bench() -> None:
 
 @app.command()
 def kernels(
-    batch: Annotated[int, typer.Option(min=1)] = 1,
-    height: Annotated[int, typer.Option(min=1)] = 32,
-    width: Annotated[int, typer.Option(min=1)] = 32,
-    channels: Annotated[int, typer.Option(min=1, help="E, channels of the scan.")] = 64,
-    dstate: Annotated[int, typer.Option(min=1, help="N, hidden states per channel.")] = 16,
-    repeats: Annotated[int, typer.Option(min=1, help="The best of so many times counts.")] = 3,
-    out: Annotated[Path | None, typer.Option(help="JSON file for the numbers, the date and the hardware.")] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="darcy or navier_stokes: the scans of the recipes. Both by default.")
+    ] = None,
+    size: Annotated[
+        tuple[int, int, int, int] | None,
+        typer.Option(help="Another scan: height, width, channels E, dstates N.", metavar="H W E N"),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Samples at once.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="The best of so many times counts.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file for the numbers. By default benchmarks/kernels-DATE.json.")
+    ] = None,
 ) -> None:
-    """Time the scan on every backend that is available here. A backend with wrong numbers gets no time.
+    """Time the scan on every backend of this machine's CPU, against the plain-torch reference in the same run.
+
+    A backend with wrong numbers gets no time. Speeds are ratios: times on a busy machine mean little.
 
     \b
-    Example:
-      geomano bench kernels --height 64 --width 64 --channels 64 --out bench.json
+    Examples:
+      geomano bench kernels
+      geomano bench kernels --shape darcy --batch 4
+      geomano bench kernels --size 32 32 64 16 --out bench.json
     """
-    from geomano_hpc.bench.kernels import Shape, bench_kernels
+    from dataclasses import replace
 
-    content = bench_kernels(Shape(batch, height, width, channels, dstate), repeats, out)
-    typer.echo(f"{'kind':4}  {'backend':10}  {'error':>8}  {'forward':>10}  {'forward+backward':>16}")
-    for row in content["rows"]:
-        typer.echo(
-            f"{row['kind']:4}  {row['backend']:10}  {row['error']:8.1e}  {row['forward_s'] * 1e3:7.1f} ms  "
-            f"{row['forward_backward_s'] * 1e3:13.1f} ms"
-        )
-    if out is not None:
-        typer.echo(f"wrote {out}", err=True)
+    from geomano_hpc.bench.kernels import SHAPES, Shape, bench_kernels
+    from geomano_hpc.errors import ConfigError
+
+    unknown = [name for name in shape or [] if name not in SHAPES]
+    if unknown:
+        raise ConfigError(f"unknown shape {unknown[0]!r}; choose from {', '.join(SHAPES)}, or give --size H W E N")
+    chosen = {name: SHAPES[name] for name in shape or ([] if size else SHAPES)}
+    if size:
+        chosen["given"] = Shape(1, *size)
+    chosen = {name: replace(problem, batch=batch) for name, problem in chosen.items()}
+    out = out or Path("benchmarks") / f"kernels-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    content = bench_kernels(chosen, repeats, out, show_progress=True)
+    for line in _table(content["rows"]):
+        typer.echo(line)
+    typer.echo(f"wrote {out}", err=True)
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"{'':27}  {'':8}  {'forward':^27}  {'forward + backward':^27}  {'extra':>6}",
+        f"{'shape':13}  {'kind':4}  {'backend':9} {'error':>8}"
+        + 2 * f"  {'time':>9} {'x ref.':>8} {'floor':>8}"
+        + f"  {'memory':>6}",
+    ]
+    for row in rows:
+        line = f"{row['shape']:13}  {row['kind']:4}  {row['backend']:9} {row['error']:8.1e}"
+        for part in ("forward", "forward_backward"):
+            floor = row[f"{part}_of_floor"]
+            share = "" if floor is None else f"{floor:.0%}"
+            line += f"  {row[f'{part}_s'] * 1e3:6.1f} ms {row[f'{part}_speedup']:8.1f} {share:>8}"
+        memory = row["extra_memory"]
+        lines.append(line + f"  {'' if memory is None else f'{memory:.2f}':>6}")
+    return lines

@@ -145,7 +145,7 @@ def test_print_config_prints_the_resolved_recipe(name: str, capsys: pytest.Captu
 def test_doctor_says_that_training_can_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert geomano("doctor") == 0
     shown = capsys.readouterr().out
-    assert "reference: available" in shown
+    assert "auto takes: cpu" in shown
     assert "training can run here" in shown
 
 
@@ -191,7 +191,7 @@ def test_whole_chain_by_commands(tiny_recipe: Recipe, darcy_raw: Path, capsys: p
     assert "| 2 | - |" in table
     assert geomano("report", "mine", "--format", "pdf") == 2
     assert geomano("report", "mine", "--no-figures") == 0
-    assert geomano("bench", "kernels", "--height", "4", "--width", "4", "--repeats", "1", "--out", "bench.json") == 0
+    assert geomano("bench", "kernels", "--size", "4", "4", "3", "2", "--repeats", "1", "--out", "bench.json") == 0
     assert "reference" in capsys.readouterr().out
     assert geomano("train", "tiny.yaml", *options, "--runs", "other") == 0
     assert "test rel-L2" in capsys.readouterr().out

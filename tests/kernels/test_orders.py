@@ -1,11 +1,8 @@
-import itertools
-
 import pytest
 import torch
 
 from geomano_hpc.kernels import ScanOrder, order_set
-
-ALL_EIGHT = [ScanOrder(*flags) for flags in itertools.product([False, True], repeat=3)]
+from tests.scan_inputs import ALL_EIGHT
 
 
 def traversal(order: ScanOrder, height: int = 3, width: int = 3) -> list[int]:
@@ -40,3 +37,8 @@ def test_turning_back_undoes_turning(order: ScanOrder) -> None:
 def test_unknown_set_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"spiral.*paper, corners, sequence"):
         order_set("spiral")
+
+
+def test_codes_name_the_orders() -> None:
+    assert [ScanOrder.from_code(order.code) for order in ALL_EIGHT] == list(ALL_EIGHT)
+    assert sorted(order.code for order in ALL_EIGHT) == list(range(8))

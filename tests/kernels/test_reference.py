@@ -6,37 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from geomano_hpc.errors import BackendError, ConfigError
 from geomano_hpc.kernels import ScanOrder, geo_scan, order_set
 from geomano_hpc.kernels.reference import recursion_1d, recursion_2d
-
-
-def random_inputs(
-    batch: int = 1,
-    height: int = 3,
-    width: int = 4,
-    channels: int = 2,
-    dstate: int = 3,
-    K: int = 4,
-    rank: int | None = None,
-) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    grid = (batch, height, width)
-    return {
-        "x": normal(*grid, channels),
-        "dt": normal(*grid, K, rank or channels),
-        "A": -torch.exp(normal(K, channels, dstate)),
-        "B": normal(*grid, K, dstate),
-        "C": normal(*grid, K, dstate),
-        "D": normal(K, channels),
-        "R": normal(K, channels, dstate),
-        "dt_bias": normal(K, channels),
-        "dt_weight": None if rank is None else normal(K, channels, rank),
-    }
+from tests.scan_inputs import random_inputs
 
 
 def scan_point_by_point(
@@ -82,7 +54,7 @@ def scan_point_by_point(
 @pytest.mark.parametrize("orders", ["paper", "corners"])
 def test_scan_equals_the_equations_point_by_point(kind: str, correction: str, orders: str) -> None:
     inputs = random_inputs()
-    found = geo_scan(**inputs, orders=order_set(orders), kind=kind, correction=correction)
+    found = geo_scan(backend="reference", **inputs, orders=order_set(orders), kind=kind, correction=correction)
     torch.testing.assert_close(found, scan_point_by_point(inputs, order_set(orders), kind, correction))
 
 
@@ -119,7 +91,7 @@ def test_state_form_with_mask_one_removes_the_duplicated_input() -> None:
     inputs = random_inputs(K=1)
     inputs["R"] = torch.ones_like(inputs["R"])
     inputs["D"] = torch.zeros_like(inputs["D"])
-    y = geo_scan(**inputs, orders=(ScanOrder(),), kind="2d", correction="state")
+    y = geo_scan(backend="reference", **inputs, orders=(ScanOrder(),), kind="2d", correction="state")
     assert y[0, 0, 0].abs().max() < 1e-14
     assert y[0, 2, 3].abs().max() > 1e-3
 
@@ -127,8 +99,10 @@ def test_state_form_with_mask_one_removes_the_duplicated_input() -> None:
 def test_low_rank_time_step_equals_its_product() -> None:
     inputs = random_inputs(rank=2)
     expanded = dict(inputs, dt=torch.einsum("bhwkr,ker->bhwke", inputs["dt"], inputs["dt_weight"]), dt_weight=None)
-    low_rank = geo_scan(**inputs, orders=order_set("paper"), kind="2d")
-    torch.testing.assert_close(low_rank, geo_scan(**expanded, orders=order_set("paper"), kind="2d"))
+    low_rank = geo_scan(backend="reference", **inputs, orders=order_set("paper"), kind="2d")
+    torch.testing.assert_close(
+        low_rank, geo_scan(backend="reference", **expanded, orders=order_set("paper"), kind="2d")
+    )
 
 
 @pytest.mark.parametrize("kind", ["1d", "2d"])
@@ -138,7 +112,7 @@ def test_gradients_of_every_input(kind: str) -> None:
 
     def scan(*tensors: torch.Tensor) -> torch.Tensor:
         named: dict[str, Any] = dict(zip(names, tensors, strict=True))
-        return geo_scan(**named, orders=order_set("paper"), kind=kind)
+        return geo_scan(backend="reference", **named, orders=order_set("paper"), kind=kind)
 
     assert torch.autograd.gradcheck(scan, [tensor.requires_grad_() for tensor in inputs.values()])
 
@@ -146,13 +120,13 @@ def test_gradients_of_every_input(kind: str) -> None:
 def test_nan_in_gives_nan_out() -> None:
     inputs = random_inputs()
     inputs["dt"][0, 0, 0, 0, 0] = math.nan
-    assert geo_scan(**inputs, orders=order_set("paper"), kind="2d").isnan().any()
+    assert geo_scan(backend="reference", **inputs, orders=order_set("paper"), kind="2d").isnan().any()
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1)])
 def test_degenerate_grids(shape: tuple[int, int]) -> None:
     inputs = random_inputs(height=shape[0], width=shape[1])
-    one, two = (geo_scan(**inputs, orders=order_set("paper"), kind=kind) for kind in ("1d", "2d"))
+    one, two = (geo_scan(backend="reference", **inputs, orders=order_set("paper"), kind=kind) for kind in ("1d", "2d"))
     torch.testing.assert_close(one, two)  # on a line the two recursions are the same
 
 
@@ -168,10 +142,3 @@ def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None
     arguments = {**random_inputs(), "orders": order_set("paper"), "kind": "2d", **change}
     with pytest.raises(ValueError, match=message):
         geo_scan(**arguments)
-
-
-def test_backend_that_is_not_there_is_an_error_and_never_another_backend() -> None:
-    with pytest.raises(BackendError, match="'triton' is not available"):
-        geo_scan(**random_inputs(), orders=order_set("paper"), kind="2d", backend="triton")
-    with pytest.raises(ConfigError, match="unknown scan backend 'cuda'"):
-        geo_scan(**random_inputs(), orders=order_set("paper"), kind="2d", backend="cuda")

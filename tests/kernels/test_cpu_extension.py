@@ -1,0 +1,99 @@
+"""Compilation of the C++ kernel: once, whoever asks first, and loud where it fails."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from geomano_hpc.errors import BackendError
+from geomano_hpc.kernels import cpu_extension
+
+SCAN = """
+import logging; logging.basicConfig(level="INFO", format="%(message)s")
+import torch
+from geomano_hpc.kernels import geo_scan, order_set
+ones = torch.ones
+y = geo_scan(ones(1, 2, 2, 3), ones(1, 2, 2, 2, 3), -ones(2, 3, 4), ones(1, 2, 2, 2, 4), ones(1, 2, 2, 2, 4),
+             D=ones(2, 3), R=None, dt_bias=ones(2, 3), orders=order_set("sequence"), kind="1d", backend="cpu")
+print(y.sum().item())
+print(sorted({line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line}))
+"""
+
+
+def start(cache: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCAN],
+        env={**os.environ, "GEOMANO_CACHE": str(cache), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_processes_that_start_together_compile_once_and_a_killed_one_leaves_nothing(tmp_path: Path) -> None:
+    killed = start(tmp_path)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("kernels/*/build.ninja")):
+        assert time.monotonic() < deadline, "compilation did not start"
+        assert killed.poll() is None, killed.communicate()
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert not list(tmp_path.glob(f"kernels/*/{cpu_extension._LIBRARY}"))
+
+    processes = [start(tmp_path) for _ in range(2)]
+    results = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], results
+    assert results[0][0] == results[1][0]
+    assert len(results[0][0].splitlines()[1].split(",")) == 1  # one OpenMP: torch's own
+    messages = results[0][1] + results[1][1]
+    assert messages.count("compiling the scan kernel for") == 1
+    assert messages.count("another process is compiling") == 1
+    assert len(list(tmp_path.glob(f"kernels/*/{cpu_extension._LIBRARY}"))) == 1
+
+    again = start(tmp_path, CXX="no-such-compiler")  # the cached library needs no compiler
+    assert again.communicate(timeout=120)[0] == results[0][0]
+
+
+def test_compiler_that_fails_is_named_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *version*) echo 12.2.0;; *) echo broken >&2; exit 1;; esac\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("GEOMANO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(
+        BackendError, match=r"does not compile with .*c\+\+: see (.*\.log); or choose another"
+    ) as caught:
+        cpu_extension.load_library.__wrapped__()
+    log = Path(str(caught.value).split("see ")[1].split(";")[0])
+    assert "broken" in log.read_text()
+    assert [path.suffix for path in sorted((tmp_path / "cache" / "kernels").iterdir())] == [".lock", ".log"]
+
+
+def test_machine_without_a_compiler_is_told_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEOMANO_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no no-such-compiler on this machine" in str(cpu_extension.unavailable_because())
+
+
+def test_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GEOMANO_CACHE", str(tmp_path / "file"))
+    with pytest.raises(BackendError, match=r"cannot write its cache .*set GEOMANO_CACHE to another folder"):
+        cpu_extension.load_library.__wrapped__()
+
+
+@pytest.mark.parametrize("capability", ["AVX512", "DEFAULT"])
+def test_kernel_compiles_for_other_instruction_sets(capability: str, tmp_path: Path) -> None:
+    """Compiled here, run where the machine has them."""
+    from torch.utils import cpp_extension
+
+    includes = [argument for folder in cpp_extension.include_paths() for argument in ("-isystem", folder)]
+    source = Path(cpu_extension.__file__).parent / "cpu" / "scan.cpp"
+    command = ["c++", "-std=c++20", "-fPIC", *cpu_extension.flags(capability), *includes, "-fsyntax-only", str(source)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
