@@ -117,4 +117,4 @@ def ready_backend(requested: str, device: str | None = None) -> BackendStatus:
 
 def load_backend(name: str) -> Backend:
     """Only the module that is used: Triton takes a second to import."""
-    return importlib.import_module(f"geomano_hpc.kernels.{name}_scan")  # type: ignore[return-value]
+    return importlib.import_module(f"geomano_hpc.kernels.{name}_scan")

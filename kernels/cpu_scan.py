@@ -4,6 +4,7 @@ Axes: B batch, H x W grid, L = H * W, E channels, N dstates, K scan directions, 
 """
 
 import ctypes
+import threading
 
 import torch
 
@@ -67,7 +68,7 @@ def backward(
     inputs = _readable(inputs)
     dy = _one_stride(dy)
     batch, K = inputs.x.shape[0], len(settings.orders)
-    grads = ScanInputs(*(None if t is None else torch.empty(t.shape, dtype=t.dtype) for t in inputs))
+    grads = ScanInputs._make(None if t is None else torch.empty(t.shape, dtype=t.dtype) for t in inputs)
     # A sum over positions per batch element; a fixed-order sum over the batch follows.
     sums = {
         name: tensor.new_empty((batch, *tensor.shape))
@@ -79,7 +80,7 @@ def backward(
     problem.needs_R = needs_R and inputs.R is not None
     problem.groups = _groups(inputs)
     row = 2 * inputs.A.shape[-1] + problem.rank
-    partial = inputs.A.new_empty(batch * problem.groups * problem.height * problem.width * K * row)
+    partial = _workspace(batch * problem.groups * problem.height * problem.width * K * row, inputs.A.dtype)
     problem.partial = partial.data_ptr()
     problem.carries = carries.data_ptr() or None
     for name in ("x", "dt", "B", "C"):
@@ -88,6 +89,19 @@ def backward(
         setattr(problem, f"d{name}", tensor.data_ptr())
     _call("backward", inputs.x.dtype, problem)
     return grads._replace(**{"R": None, **{name: tensor.sum(0) for name, tensor in sums.items()}})
+
+
+_kept = threading.local()
+
+
+def _workspace(size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Memory for partial sums, kept from call to call: new pages would cost as much as the sums."""
+    before: torch.Tensor | None = getattr(_kept, "memory", None)
+    if before is None or before.numel() < size or before.dtype != dtype:
+        _kept.memory = None  # free it before asking for more
+        _kept.memory = torch.empty(size, dtype=dtype)
+    kept: torch.Tensor = _kept.memory
+    return kept
 
 
 def _interval(K: int, dstate: int) -> int:
@@ -99,13 +113,14 @@ def _groups(inputs: ScanInputs) -> int:
     """Into how many groups the channel blocks of a batch element are divided.
 
     Each group is a task with its own partial sum of dB, dC and ddt, so that no two threads add to one number. From the
-    shapes alone, never from the threads: the result is the same bits for any number of them. Bounded by the memory of
-    the activations and their gradients.
+    shapes alone, never from the threads: the result is the same bits for any number of them. Together the partial sums
+    take at most 95 % of the memory of x, y, dt, B, C and their gradients.
     """
     blocks = -(-inputs.x.shape[-1] // LANES)
     summed = inputs.B.numel() + inputs.C.numel() + (0 if inputs.dt_weight is None else inputs.dt.numel())
-    activations = 2 * (2 * inputs.x.numel() + inputs.dt.numel() + inputs.B.numel() + inputs.C.numel())
-    return max(1, min(blocks, activations // summed))
+    activations = 3 * inputs.x.numel() + 2 * (inputs.dt.numel() + inputs.B.numel() + inputs.C.numel())
+    most = max(1, min(blocks, 19 * activations // (20 * summed)))
+    return 1 << (most.bit_length() - 1)  # a power of two: the groups are of one size
 
 
 def _problem(inputs: ScanInputs, settings: ScanSettings) -> _Problem:
@@ -133,11 +148,10 @@ def _activation(tensor: torch.Tensor) -> _Activation:
 
 
 def _readable(inputs: ScanInputs) -> ScanInputs:
-    return ScanInputs(
-        *(
-            None if t is None else _one_stride(t) if name in ("x", "dt", "B", "C") else t.contiguous()
-            for name, t in inputs._asdict().items()
-        )
+    activations = ("x", "dt", "B", "C")
+    return ScanInputs._make(
+        None if t is None else _one_stride(t) if name in activations else t.contiguous()
+        for name, t in inputs._asdict().items()
     )
 
 
@@ -158,8 +172,8 @@ def _call(direction: str, dtype: torch.dtype, problem: _Problem) -> None:
     getattr(library, f"geo_scan_{direction}_{_ENTRIES[dtype]}")(ctypes.byref(problem))
 
 
-def compute_floor(updates: int, exponentials: int, fmas: int) -> None:
-    """Do as many vectorised exponentials and multiply-adds as `updates` of one hidden state need, in the cache."""
+def compute_floor(kind: str, direction: str, updates: int) -> None:
+    """As many vectorised exponentials and multiply-adds as a scan of so many state updates needs, in the cache."""
     per_thread = -(-updates // (LANES * torch.get_num_threads()))
-    numbers = (per_thread, exponentials, fmas, torch.get_num_threads())
+    numbers = (kind == "2d", direction == "backward", per_thread, torch.get_num_threads())
     load_library().geo_scan_floor(*(ctypes.c_int64(number) for number in numbers))

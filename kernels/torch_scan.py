@@ -35,11 +35,13 @@ def backward(
     dy: torch.Tensor, inputs: ScanInputs, settings: ScanSettings, carries: torch.Tensor, needs_R: bool
 ) -> ScanInputs:
     precision = inputs.A.dtype
-    grads = ScanInputs(*(None if t is None else torch.zeros(t.shape, dtype=precision, device=t.device) for t in inputs))
+    grads = ScanInputs._make(
+        None if t is None else torch.zeros(t.shape, dtype=precision, device=t.device) for t in inputs
+    )
     dy = dy.to(precision)
     for block in _blocks(inputs, settings):
         block.add_gradients(dy, inputs, grads)
-    grads = ScanInputs(*(None if t is None else g.to(t.dtype) for g, t in zip(grads, inputs, strict=True)))
+    grads = ScanInputs._make(None if g is None else g.to(t.dtype) for g, t in zip(grads, inputs, strict=True))  # type: ignore[union-attr]
     return grads if needs_R else grads._replace(R=None)
 
 

@@ -65,7 +65,8 @@ def backwards(tile):
     `associative_scan(reverse=True)` is wrong in several Triton releases; a scan of this is not.
     """
     P: tl.constexpr = tile.shape[0]
-    return tl.gather(tile, tl.broadcast_to((P - 1 - tl.arange(0, P))[:, None], tile.shape), 0)
+    source = P - 1 - tl.arange(0, P)
+    return tl.gather(tile, tl.broadcast_to(source[:, None], tile.shape), 0)
 
 
 @triton.jit
@@ -79,7 +80,7 @@ def neighbour_backwards(a, step: tl.constexpr, is_there):
     return tl.where(is_there[:, None], tl.gather(a, tl.broadcast_to(source[:, None], a.shape), 0), 1.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "point_i", "point_j"])
 def backward_kernel(
     x, dt, A, B, C, D, R, bias, weight, dy, kept, P_hor, P_ver,
     dx, ddt, dB, dC, dA, dR, dD, dbias, dweight, Q_hor, Q_ver,
@@ -87,7 +88,7 @@ def backward_kernel(
     x_b, x_i, x_j, dt_b, dt_i, dt_j, B_b, B_i, B_j, C_b, C_i, C_j, dy_b, dy_i, dy_j, dx_b, dx_i, dx_j,
     ddt_b, ddt_i, ddt_j, point_b, point_i, point_j,
     TWO_D: tl.constexpr, CORRECTION: tl.constexpr, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr, NEEDS_R: tl.constexpr,
-    TH: tl.constexpr, TW: tl.constexpr, BE: tl.constexpr, N_BLOCK: tl.constexpr,
+    TH: tl.constexpr, TW: tl.constexpr, BE: tl.constexpr, N_BLOCK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one direction. Adds to dx; the other outputs belong to this direction alone.
 
@@ -102,7 +103,7 @@ def backward_kernel(
     b = (program // blocks).to(tl.int64)
     first_channel = block * BE
     channel = tl.arange(0, BE)
-    is_channel = first_channel + channel < E
+    is_channel = tl.full([BE], 1, tl.int1) if EVEN else first_channel + channel < E
     dstate = tl.arange(0, N_BLOCK)
     p = tl.arange(0, P)
     tiles_w = tl.cdiv(WT, TW)
@@ -115,12 +116,11 @@ def backward_kernel(
     C += b * C_b
     dy += b * dy_b + first_channel
     dx += b * dx_b + first_channel
-    ddt += b * ddt_b
     if RANK > 0:
-        ddt += block * RANK * positions
+        ddt += block * RANK * positions + b * point_b
     else:
         dt += first_channel
-        ddt += first_channel
+        ddt += b * ddt_b + first_channel
     A += first_channel * N
     R += first_channel * N
     weight += first_channel * RANK
@@ -274,7 +274,7 @@ def backward_kernel(
         if RANK > 0:
             dlow = tl.dot(draw, tl.trans(weight_re), input_precision="ieee")
             tl.store(
-                ddt + (i * ddt_i + j * ddt_j)[:, None] + rank[None, :] * positions,
+                ddt + point[:, None] + rank[None, :] * positions,
                 dlow,
                 mask=inside[:, None] & (rank[None, :] < RANK),
             )

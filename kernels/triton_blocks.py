@@ -1,12 +1,23 @@
-"""Tile and block sizes of the Triton kernels."""
+"""Tile and block sizes of the Triton kernels: as large as the registers allow without spilling, and as small as it
+takes to give every multiprocessor a program.
+
+A block of channels reads B, C and a low-rank dt again, so wide blocks save traffic; one program walks the whole grid
+of one sample and block, so at a small batch narrow blocks are what fills the GPU. `triton_compile` proves that none
+of these sizes spills.
+"""
+
 from typing import NamedTuple
+
+NOMINAL_MULTIPROCESSORS = 108  # an A100; for what must not depend on the GPU at hand
 
 
 class Blocks(NamedTuple):
+    """A tile of tile_h x tile_w positions (1d: tile_w steps of the sequence) and the channels of a program."""
+
     tile_h: int
     tile_w: int
     channels: int
-    num_warps: int
+    threads: int = 256
 
     @property
     def positions(self) -> int:
@@ -14,12 +25,35 @@ class Blocks(NamedTuple):
 
 
 def sequence_tile(batch: int, channels: int) -> int:
-    return 32
+    """Steps between the states that a 1d forward keeps; from shapes alone, since forward and backward must agree."""
+    return 32 if batch * channels >= 64 * NOMINAL_MULTIPROCESSORS else 64
 
 
-def forward_blocks(batch: int, channels: int, rank: int, itemsize: int, kind: str, multiprocessors: int) -> Blocks:
-    return Blocks(8, 8, 64, 8) if kind == "2d" else Blocks(1, 32, 64, 8)
+def forward_blocks(batch: int, channels: int, rank: int, kind: str, multiprocessors: int) -> Blocks:
+    if kind == "1d":
+        tile = sequence_tile(batch, channels)
+        choices = [Blocks(1, tile, width) for width in ((128, 64, 32, 16) if tile == 32 else (64, 32, 16))]
+    else:
+        choices = [Blocks(8, 8, 64), Blocks(8, 8, 32), Blocks(16, 16, 16)]
+        if rank > 16:
+            choices.insert(0, Blocks(4, 8, 128))
+    return _widest_that_fills(choices, batch, channels, multiprocessors)
 
 
-def backward_blocks(batch: int, channels: int, rank: int, itemsize: int, kind: str, multiprocessors: int) -> Blocks:
-    return Blocks(8, 8, 32, 8) if kind == "2d" else Blocks(1, 32, 64, 8)
+def backward_blocks(batch: int, channels: int, rank: int, kind: str, multiprocessors: int) -> Blocks:
+    if kind == "1d":
+        tile = sequence_tile(batch, channels)
+        widths = (64, 32, 16) if rank <= 16 and tile == 32 else (32, 16)
+        choices = [Blocks(1, tile, width) for width in widths]
+    else:
+        choices = [Blocks(4, 8, 32), Blocks(8, 8, 16)]
+    return _widest_that_fills(choices, batch, channels, multiprocessors)
+
+
+def _widest_that_fills(choices: list[Blocks], batch: int, channels: int, multiprocessors: int) -> Blocks:
+    """The first choice that gives every multiprocessor a program, else the last; no wider than the channels."""
+    fitting = [blocks for blocks in choices if blocks.channels < 2 * channels] or choices[-1:]
+    for blocks in fitting:
+        if batch * -(-channels // blocks.channels) >= multiprocessors:
+            return blocks
+    return fitting[-1]

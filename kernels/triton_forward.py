@@ -105,14 +105,14 @@ def load_time_step(
     return tl.where(inside[:, None] & is_channel[None, :], delta, 0.0), low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def forward_kernel(
     x, dt, A, B, C, D, R, bias, weight, y, kept, P_hor, P_ver,
     HT, WT, E, N, blocks, first,
     x_b, x_i, x_j, dt_b, dt_i, dt_j, B_b, B_i, B_j, C_b, C_i, C_j, y_b, y_i, y_j,
     TWO_D: tl.constexpr, CORRECTION: tl.constexpr, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr,
     OUTPUT: tl.constexpr, KEEP: tl.constexpr,
-    TH: tl.constexpr, TW: tl.constexpr, BE: tl.constexpr, N_BLOCK: tl.constexpr,
+    TH: tl.constexpr, TW: tl.constexpr, BE: tl.constexpr, N_BLOCK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Algorithm 2. OUTPUT: add this direction's y to what is there. KEEP: leave the carry into every tile for later.
 
@@ -126,7 +126,7 @@ def forward_kernel(
     b = (program // blocks).to(tl.int64)
     first_channel = (program % blocks).to(tl.int64) * BE
     channel = tl.arange(0, BE)
-    is_channel = first_channel + channel < E
+    is_channel = tl.full([BE], 1, tl.int1) if EVEN else first_channel + channel < E
     dstate = tl.arange(0, N_BLOCK)
     tiles_w = tl.cdiv(WT, TW)
     tiles = tl.cdiv(HT, TH) * tiles_w if TWO_D else tl.cdiv(HT * WT, P)

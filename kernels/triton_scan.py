@@ -4,7 +4,6 @@ Directions follow each other on the stream and add to y (dx) in place, in float3
 with E channels. Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of the time step.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +13,7 @@ from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.orders import ScanOrder
 from geomano_hpc.kernels.triton_backward import backward_kernel
-from geomano_hpc.kernels.triton_blocks import Blocks, backward_blocks, forward_blocks, sequence_tile
+from geomano_hpc.kernels.triton_blocks import NOMINAL_MULTIPROCESSORS, Blocks, backward_blocks, forward_blocks, sequence_tile
 from geomano_hpc.kernels.triton_forward import forward_kernel
 
 
@@ -59,8 +58,9 @@ class _Plan:
         self.correction = 0 if inputs.R is None else {"equation": 1, "state": 2}[settings.correction]
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return self.batch, self.channels, self.rank, self.inputs.x.element_size()
+    def sizes(self) -> tuple[int, int, int, str, int]:
+        """What block sizes depend on."""
+        return self.batch, self.channels, self.rank, self.settings.kind, _multiprocessors(self.inputs.x)
 
     def turned(self, order: ScanOrder) -> tuple[int, int]:
         return (self.width, self.height) if order.column_major else (self.height, self.width)
@@ -87,8 +87,9 @@ class _Plan:
             "RANK": self.rank, "RANK_BLOCK": max(16, triton.next_power_of_2(self.rank)),
             "TH": blocks.tile_h, "TW": blocks.tile_w, "BE": blocks.channels,
             "N_BLOCK": max(2, triton.next_power_of_2(self.dstate)),
+            "EVEN": self.channels % blocks.channels == 0,
             # One stage: a pipelined loop would read the next tile's carry before this tile has written it.
-            "num_warps": blocks.num_warps, "num_stages": 1,
+            "num_warps": max(1, blocks.threads // (64 if torch.version.hip else 32)), "num_stages": 1,
         }  # fmt: skip
         for name in ("x", "dt", "B", "C"):
             tensor = getattr(inputs, name)
@@ -127,7 +128,7 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y [B, H, W, E] in x's precision, and the carries (none unless asked for)."""
     plan = _Plan(inputs, settings)
-    blocks = _blocks or forward_blocks(*plan.shape, settings.kind, _multiprocessors(inputs.x))
+    blocks = _blocks or forward_blocks(*plan.sizes)
     y = plan.empty(*inputs.x.shape)
     keep = keep_carries and not plan.two_d
     carries = plan.empty(carries_size(inputs, settings, _blocks) if keep else 0)
@@ -137,7 +138,9 @@ def forward(
             hor, ver = plan.carry_buffers(2, 2 * tiles_w, blocks) if plan.two_d else (y, y)
             kept = carries.view(len(settings.orders), -1)[k] if keep else y
             walk = _walk(y, order)
-            _run_forward(plan, k, blocks, kept, hor, ver, walk.corner, walk, output=True, keep=keep)
+            arguments = plan.arguments(k, blocks) | {"kept": kept, "P_hor": hor, "P_ver": ver}
+            arguments |= {"y": walk.corner, "OUTPUT": True, "KEEP": keep} | walk.steps("y")
+            _launch(forward_kernel, plan.grid(blocks), arguments)
     return y.to(inputs.x.dtype), carries
 
 
@@ -152,8 +155,7 @@ def backward(
 ) -> ScanInputs:
     """The gradients of all inputs, in the inputs' precisions; of R only if asked for."""
     plan = _Plan(inputs, settings)
-    blocks = _blocks or backward_blocks(*plan.shape, settings.kind, _multiprocessors(inputs.x))
-    sweep_blocks = blocks if plan.two_d or _blocks else blocks
+    blocks = _blocks or backward_blocks(*plan.sizes)
     K, N, E, r, batch = len(settings.orders), plan.dstate, plan.channels, plan.rank, plan.batch
     needs_R = needs_R and inputs.R is not None
     dy = _unit_last_stride(dy)
@@ -174,29 +176,24 @@ def backward(
             if plan.two_d:
                 hor, ver = plan.carry_buffers(tiles_h * tiles_w, tiles_h * tiles_w, blocks)
                 adjoint_hor, adjoint_ver = plan.carry_buffers(2, 2 * tiles_w, blocks)
-                _run_forward(plan, k, sweep_blocks, dx, hor, ver, dx, _walk(dx, order), output=False, keep=True)
+                sweep = plan.arguments(k, blocks) | {"kept": hor, "P_hor": hor, "P_ver": ver}
+                sweep |= {"y": dx, "OUTPUT": False, "KEEP": True} | _walk(dx, order).steps("y")
+                _launch(forward_kernel, plan.grid(blocks), sweep)
             else:
                 kept = carries.view(K, -1)[k]
             walks = {"dy": _walk(dy, order), "dx": _walk(dx, order)}
             point = _walk(partial_B, order, grid_axis=3)
-            walks["ddt"] = _walk(partial_dt, order, grid_axis=3) if r else _walk(ddt[..., k, :], order)
+            walks["ddt"] = _walk(ddt[..., k, :], order)
             arguments = plan.arguments(k, blocks)
             for name, walk in walks.items():
                 arguments |= {name: walk.corner} | walk.steps(name)
-            backward_kernel[plan.grid(blocks)](
-                **arguments,
-                **point.steps("point"),
-                **{name: tensor[k] for name, tensor in sums.items()},
-                dB=point.corner,
-                dC=_walk(partial_C, order, grid_axis=3).corner,
-                kept=kept,
-                P_hor=hor,
-                P_ver=ver,
-                Q_hor=adjoint_hor,
-                Q_ver=adjoint_ver,
-                positions=batch * plan.height * plan.width,
-                NEEDS_R=needs_R,
-            )
+            arguments |= point.steps("point") | {name: tensor[k] for name, tensor in sums.items()}
+            arguments |= {"dB": point.corner, "dC": _walk(partial_C, order, grid_axis=3).corner, "kept": kept}
+            arguments |= {"P_hor": hor, "P_ver": ver, "Q_hor": adjoint_hor, "Q_ver": adjoint_ver}
+            if r:
+                arguments["ddt"] = _walk(partial_dt, order, grid_axis=3).corner
+            arguments |= {"positions": batch * plan.height * plan.width, "NEEDS_R": needs_R}
+            _launch(backward_kernel, plan.grid(blocks), arguments)
             dB[..., k, :] = partial_B.sum(0).permute(1, 2, 3, 0)
             dC[..., k, :] = partial_C.sum(0).permute(1, 2, 3, 0)
             if r:
@@ -215,23 +212,9 @@ def backward(
     )
 
 
-def _run_forward(
-    plan: _Plan,
-    k: int,
-    blocks: Blocks,
-    kept: torch.Tensor,
-    hor: torch.Tensor,
-    ver: torch.Tensor,
-    y: torch.Tensor,
-    y_walk: _Walk,
-    *,
-    output: bool,
-    keep: bool,
-) -> None:
-    arguments = plan.arguments(k, blocks) | y_walk.steps("y")
-    forward_kernel[plan.grid(blocks)](
-        **arguments, y=y_walk.corner, kept=kept, P_hor=hor, P_ver=ver, OUTPUT=output, KEEP=keep
-    )
+def _launch(kernel: Any, grid: tuple[int], arguments: dict[str, Any]) -> None:
+    """The one place where kernels start: the compile check and the traffic count listen here."""
+    kernel[grid](**arguments)
 
 
 def _unit_last_stride(tensor: torch.Tensor) -> torch.Tensor:
@@ -239,7 +222,7 @@ def _unit_last_stride(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _multiprocessors(tensor: torch.Tensor) -> int:
-    """Of the GPU that holds the tensor; of an A100 where there is none."""
+    """Of the GPU that holds the tensor; nominal where there is none."""
     if not tensor.is_cuda:
-        return 108
+        return NOMINAL_MULTIPROCESSORS
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count

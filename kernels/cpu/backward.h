@@ -39,7 +39,7 @@ struct PointGradients {
   const Lanes<T>&delta, &u, &dy;
   Lanes<T>&du, &ddelta;
 
-  inline void add(const Parameters<T>& parameters, int64_t s, T b, T c, const Lanes<T>& h, const Lanes<T>& mu,
+  __attribute__((always_inline)) void add(const Parameters<T>& parameters, int64_t s, T b, T c, const Lanes<T>& h, const Lanes<T>& mu,
                   const Lanes<T>& exponent, T* dA, T* dR, bool needs_R, typename Lanes<T>::Vec& dB,
                   typename Lanes<T>::Vec& dC) const {
     ddelta = fma(exponent, Lanes<T>::load(&parameters.A[s * kLanes]), ddelta);
@@ -59,9 +59,10 @@ struct PointGradients {
   }
 };
 
-template <typename T, Correction correction, bool tame>
+template <typename T, Correction correction, bool tame, typename Next>
 void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, int64_t padded, int64_t row_size,
-                      int64_t s0, const T* start, T* lambda, bool needs_R, TileGradients<T, kTile1d>& grad) {
+                      int64_t s0, const T* start, T* lambda, bool needs_R, TileGradients<T, kTile1d>& grad,
+                      const Next& next) {
   for (int64_t m = 0; m < tile.size; ++m) {
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
     const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
@@ -72,6 +73,7 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
     }
   }
   for (int64_t m = tile.size - 1; m >= 0; --m) {
+    if (s0 == 0) next.fetch(m);
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]), dy = Lanes<T>::load(grad.dy[m]);
     Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
     const PointGradients<T, correction> point{delta, u, dy, du, ddelta};
@@ -99,10 +101,10 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
 
 // left: [rows][N][16], top: [columns][N][16] are the states that enter the tile; lambda: [columns][N][16] and
 // mu: [rows][N][16] come from below and from the right and are carried on.
-template <typename T, Correction correction, bool tame>
+template <typename T, Correction correction, bool tame, typename Next>
 void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile, int64_t columns, int64_t padded,
                       int64_t row_size, int64_t s0, const T* left, const T* top, T* lambda, T* mu, bool needs_R,
-                      TileGradients<T, kSide * kSide>& grad) {
+                      TileGradients<T, kSide * kSide>& grad, const Next& next) {
   const int64_t state = padded * kLanes;
   for (int64_t m = 0; m < tile.size; ++m) {
     const int64_t i = m / columns, j = m % columns;
@@ -118,6 +120,7 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
     }
   }
   for (int64_t m = tile.size - 1; m >= 0; --m) {
+    if (s0 == 0) next.fetch(m);
     const int64_t i = m / columns, j = m % columns;
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]), dy = Lanes<T>::load(grad.dy[m]);
     Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
@@ -190,10 +193,7 @@ struct Backward {
     TileGradients<T, kTile1d> grad;
     grad.rows.resize(kTile1d * row_size());
     const Forward<IO, T> forward{p, b, first_channel, block, blocks, x, dx, {}};
-    const auto place = [&](int64_t first) {
-      tile.size = std::min(kTile1d, length - first);
-      for (int64_t m = 0; m < tile.size; ++m) tile.position[m] = walk.at((first + m) / walk.columns, (first + m) % walk.columns);
-    };
+    Ahead<IO, T, kTile1d> next{p, b, k, first_channel, x, dx, &dy};
     for (int64_t interval = (length - 1) / p.interval; interval >= 0; --interval) {
       const int64_t begin = interval * p.interval, end = std::min(begin + p.interval, length);
       std::fill(h.begin(), h.end(), T(0));
@@ -202,22 +202,27 @@ struct Backward {
       for (int64_t index = 0; index < tiles; ++index) {  // the states at which the tiles of this interval start
         std::memcpy(&starts[index * state], h.data(), state * sizeof(T));
         if (index + 1 == tiles) break;
-        place(begin + index * kTile1d);
+        tile.size = walk.sequence(begin + index * kTile1d, kTile1d, tile.position);
         prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
         alignas(64) T unused[kTile1d][kLanes] = {};
-        scan_tile_1d<T, Correction::none, false>(parameters, tile, N, h.data(), unused);
+        if (tile.tame)
+          scan_tile_1d<T, Correction::none, true>(parameters, tile, N, h.data(), unused, next);
+        else
+          scan_tile_1d<T, Correction::none, false>(parameters, tile, N, h.data(), unused, next);
       }
       for (int64_t index = tiles - 1; index >= 0; --index) {
-        place(begin + index * kTile1d);
+        const int64_t first = begin + index * kTile1d;
+        tile.size = walk.sequence(first, kTile1d, tile.position);
+        next.size = first == 0 ? 0 : walk.sequence(first - kTile1d, kTile1d, next.position);
         start_tile(k, tile, grad);
         for (int64_t s0 = 0; s0 < N; s0 += kStates) {
           start_states(grad);
           if (tile.tame)
             tile_backward_1d<T, correction, true>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
-                                                  lambda.data(), p.needs_R, grad);
+                                                  lambda.data(), p.needs_R, grad, next);
           else
             tile_backward_1d<T, correction, false>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
-                                                   lambda.data(), p.needs_R, grad);
+                                                   lambda.data(), p.needs_R, grad, next);
           finish_states(s0, grad);
         }
         finish_tile(k, tile, grad);
@@ -234,18 +239,23 @@ struct Backward {
     // The states that enter each tile from the left (P_hor) and from the top (P_ver): a sweep without y.
     Buffer<T> left(tile_rows * tile_columns * side, T(0)), top(tile_rows * tile_columns * side, T(0));
     Buffer<T> g(side), h(tile_columns * side, T(0));
+    Ahead<IO, T, kSide * kSide> next{p, b, k, first_channel, x, dx, &dy};
     for (int64_t i = 0; i < tile_rows; ++i) {
       std::fill(g.begin(), g.end(), T(0));
       for (int64_t j = 0; j < tile_columns; ++j) {
         std::memcpy(&left[(i * tile_columns + j) * side], g.data(), side * sizeof(T));
         std::memcpy(&top[(i * tile_columns + j) * side], &h[j * side], side * sizeof(T));
         if (i + 1 == tile_rows && j + 1 == tile_columns) break;
-        const int64_t columns = Forward<IO, T>::place_tile(walk, i * kSide, j * kSide, tile);
+        const int64_t columns = std::min(kSide, walk.columns - j * kSide);
+        tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
+        next.size = walk.square(i * kSide, (j + 1) * kSide, kSide, next.position);
         prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
         if (tile.tame)
-          scan_tile_2d<T, Correction::none, true, false>(parameters, tile, columns, padded(), g.data(), &h[j * side], nullptr);
+          scan_tile_2d<T, Correction::none, true, false>(parameters, tile, columns, padded(), g.data(), &h[j * side], nullptr,
+                                                         next);
         else
-          scan_tile_2d<T, Correction::none, false, false>(parameters, tile, columns, padded(), g.data(), &h[j * side], nullptr);
+          scan_tile_2d<T, Correction::none, false, false>(parameters, tile, columns, padded(), g.data(), &h[j * side], nullptr,
+                                                         next);
       }
     }
     Buffer<T> lambda(tile_columns * side, T(0)), mu(side);
@@ -254,17 +264,19 @@ struct Backward {
     for (int64_t i = tile_rows - 1; i >= 0; --i) {
       std::fill(mu.begin(), mu.end(), T(0));
       for (int64_t j = tile_columns - 1; j >= 0; --j) {
-        const int64_t columns = Forward<IO, T>::place_tile(walk, i * kSide, j * kSide, tile);
+        const int64_t columns = std::min(kSide, walk.columns - j * kSide);
+        tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
+        next.size = j == 0 ? 0 : walk.square(i * kSide, (j - 1) * kSide, kSide, next.position);
         const T *left_edge = &left[(i * tile_columns + j) * side], *top_edge = &top[(i * tile_columns + j) * side];
         start_tile(k, tile, grad);
         for (int64_t s0 = 0; s0 < N; s0 += kStates) {
           start_states(grad);
           if (tile.tame)
             tile_backward_2d<T, correction, true>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
-                                                  &lambda[j * side], mu.data(), p.needs_R, grad);
+                                                  &lambda[j * side], mu.data(), p.needs_R, grad, next);
           else
             tile_backward_2d<T, correction, false>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
-                                                   &lambda[j * side], mu.data(), p.needs_R, grad);
+                                                   &lambda[j * side], mu.data(), p.needs_R, grad, next);
           finish_states(s0, grad);
         }
         finish_tile(k, tile, grad);

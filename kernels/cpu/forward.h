@@ -20,9 +20,11 @@ constexpr int64_t kTile1d = 32;
 constexpr int64_t kSide = 8;  // of a tile in 2D
 
 // h[t] = a[t] h[t-1] + B u over a tile of the sequence. h: [N][16], carried on.
-template <typename T, Correction correction, bool tame>
-void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, int64_t N, T* h, T (*y)[kLanes]) {
+template <typename T, Correction correction, bool tame, typename Next>
+void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, int64_t N, T* h, T (*y)[kLanes],
+                  const Next& next) {
   for (int64_t m = 0; m < tile.size; ++m) {
+    next.fetch(m);
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
     const T *B = tile.B[m], *C = tile.C[m];
     Lanes<T> y_m = Lanes<T>::load(y[m]);
@@ -39,10 +41,11 @@ void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile,
 
 // Algorithm 2 on a tile of rows x columns points: g along the row, h along the column, the same a in both.
 // g: [rows][N][16] enters at the left edge, h: [columns][N][16] at the top edge; both are carried on.
-template <typename T, Correction correction, bool tame, bool with_y>
+template <typename T, Correction correction, bool tame, bool with_y, typename Next>
 void scan_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile, int64_t columns, int64_t N, T* g,
-                  T* h, T (*y)[kLanes]) {
+                  T* h, T (*y)[kLanes], const Next& next) {
   for (int64_t m = 0; m < tile.size; ++m) {
+    next.fetch(m);
     T *g_row = g + m / columns * N * kLanes, *h_column = h + m % columns * N * kLanes;
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
     const T *B = tile.B[m], *C = tile.C[m];
@@ -87,18 +90,6 @@ struct Forward {
     return f(std::integral_constant<Correction, Correction::equation>());
   }
 
-  void prefetch(int64_t k, int64_t position) const {
-    __builtin_prefetch(x.at(position), 0, 3);
-    __builtin_prefetch(y.at(position), 1, 3);
-    prefetch_position<IO>(p.B, b, k, position, p.dstate);
-    prefetch_position<IO>(p.C, b, k, position, p.dstate);
-    if (p.rank > 0)
-      prefetch_position<IO>(p.dt, b, k, position, p.rank);
-    else
-      __builtin_prefetch(static_cast<const IO*>(p.dt.data) + b * p.dt.batch_stride + position * p.dt.position_stride +
-                             k * p.dt.direction_stride + first_channel, 0, 3);
-  }
-
   void direction(int64_t k) {
     parameters.load(p, k, first_channel);
     with_correction(p, parameters, [&](auto correction) {
@@ -116,25 +107,18 @@ struct Forward {
     Buffer<T> h(N * kLanes, T(0));
     Tile<T, kTile1d> tile;
     alignas(64) T y_tile[kTile1d][kLanes];
-    int64_t i = 0, j = 0;
+    Ahead<IO, T, kTile1d> next{p, b, k, first_channel, x, y};
     for (int64_t first = 0; first < length; first += kTile1d) {
       if (p.carries != nullptr && first % p.interval == 0)
         std::memcpy(carry(k, first / p.interval), h.data(), N * kLanes * sizeof(T));
-      tile.size = std::min(kTile1d, length - first);
-      for (int64_t m = 0; m < tile.size; ++m) {
-        tile.position[m] = walk.at(i, j);
-        if (++j == walk.columns) j = 0, ++i;
-      }
+      tile.size = walk.sequence(first, kTile1d, tile.position);
+      next.size = walk.sequence(first + kTile1d, kTile1d, next.position);
       prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
       start_y(tile, x, y, parameters, k == 0, y_tile);
-      for (int64_t m = 0, ii = i, jj = j; m < kTile1d && ii < walk.rows; ++m) {
-        prefetch(k, walk.at(ii, jj));
-        if (++jj == walk.columns) jj = 0, ++ii;
-      }
       if (tile.tame)
-        scan_tile_1d<T, correction, true>(parameters, tile, N, h.data(), y_tile);
+        scan_tile_1d<T, correction, true>(parameters, tile, N, h.data(), y_tile, next);
       else
-        scan_tile_1d<T, correction, false>(parameters, tile, N, h.data(), y_tile);
+        scan_tile_1d<T, correction, false>(parameters, tile, N, h.data(), y_tile, next);
       for (int64_t m = 0; m < tile.size; ++m) Lanes<T>::load(y_tile[m]).store(y.at(tile.position[m]));
     }
   }
@@ -146,35 +130,23 @@ struct Forward {
     Buffer<T> h(walk.columns * state, T(0)), g(kSide * state);
     Tile<T, kSide * kSide> tile;
     alignas(64) T y_tile[kSide * kSide][kLanes];
+    Ahead<IO, T, kSide * kSide> next{p, b, k, first_channel, x, y};
     for (int64_t top = 0; top < walk.rows; top += kSide) {
       std::fill(g.begin(), g.end(), T(0));
       for (int64_t left = 0; left < walk.columns; left += kSide) {
-        const int64_t columns = place_tile(walk, top, left, tile);
+        tile.size = walk.square(top, left, kSide, tile.position);
+        next.size = walk.square(top, left + kSide, kSide, next.position);
+        if (next.size == 0) next.size = walk.square(top + kSide, 0, kSide, next.position);
+        const int64_t columns = std::min(kSide, walk.columns - left);
         prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
         start_y(tile, x, y, parameters, k == 0, y_tile);
-        prefetch_tile(walk, top, left + kSide, k);
         if (tile.tame)
-          scan_tile_2d<T, correction, true, true>(parameters, tile, columns, N, g.data(), &h[left * state], y_tile);
+          scan_tile_2d<T, correction, true, true>(parameters, tile, columns, N, g.data(), &h[left * state], y_tile, next);
         else
-          scan_tile_2d<T, correction, false, true>(parameters, tile, columns, N, g.data(), &h[left * state], y_tile);
+          scan_tile_2d<T, correction, false, true>(parameters, tile, columns, N, g.data(), &h[left * state], y_tile, next);
         for (int64_t m = 0; m < tile.size; ++m) Lanes<T>::load(y_tile[m]).store(y.at(tile.position[m]));
       }
     }
-  }
-
-  // Returns the number of columns of the tile.
-  static int64_t place_tile(const Walk& walk, int64_t top, int64_t left, Tile<T, kSide * kSide>& tile) {
-    const int64_t bottom = std::min(top + kSide, walk.rows), right = std::min(left + kSide, walk.columns);
-    tile.size = 0;
-    for (int64_t i = top; i < bottom; ++i)
-      for (int64_t j = left; j < right; ++j) tile.position[tile.size++] = walk.at(i, j);
-    return right - left;
-  }
-
-  void prefetch_tile(const Walk& walk, int64_t top, int64_t left, int64_t k) const {
-    const int64_t bottom = std::min(top + kSide, walk.rows), right = std::min(left + kSide, walk.columns);
-    for (int64_t i = top; i < bottom; ++i)
-      for (int64_t j = left; j < right; ++j) prefetch(k, walk.at(i, j));
   }
 
   T* carry(int64_t k, int64_t index) const {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <type_traits>
 #include <vector>
 
@@ -51,6 +52,24 @@ struct Walk {
     along = column_major ? row_step : column_step;
   }
   int64_t at(int64_t i, int64_t j) const { return start + i * down + j * along; }
+
+  // The positions of up to `count` points of the sequence, row after row. Returns how many there are.
+  int64_t sequence(int64_t first, int64_t count, int64_t* positions) const {
+    int64_t size = 0;
+    for (int64_t i = first / columns, j = first % columns; size < count && i < rows; ++size) {
+      positions[size] = at(i, j);
+      if (++j == columns) j = 0, ++i;
+    }
+    return size;
+  }
+
+  // The positions of a square of points, cut off at the edge of the grid. Returns how many there are.
+  int64_t square(int64_t top, int64_t left, int64_t side, int64_t* positions) const {
+    int64_t size = 0;
+    for (int64_t i = top; i < std::min(top + side, rows); ++i)
+      for (int64_t j = left; j < std::min(left + side, columns); ++j) positions[size++] = at(i, j);
+    return size;
+  }
 };
 
 // Hidden states decay through the denormal numbers; flushing them keeps that fast. Restored when the task ends.
@@ -67,14 +86,27 @@ class FlushDenormals {
 #endif
 };
 
+// Buffers start on a cache line: sixteen channels that straddle two lines cost twice.
 template <typename T>
-using Buffer = std::vector<T>;
+struct LineAllocator {
+  using value_type = T;
+  LineAllocator() = default;
+  template <typename U>
+  LineAllocator(const LineAllocator<U>&) {}
+  T* allocate(std::size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(64))); }
+  void deallocate(T* data, std::size_t) { ::operator delete(data, std::align_val_t(64)); }
+  bool operator==(const LineAllocator&) const { return true; }
+  bool operator!=(const LineAllocator&) const { return false; }
+};
+
+template <typename T>
+using Buffer = std::vector<T, LineAllocator<T>>;
 
 // The parameters of sixteen channels in one direction, channels innermost; channels beyond the last are zero.
 template <typename T>
 struct Parameters {
   Buffer<T> A, A_log2e, minus_R, weight;  // [N][16], weight [r][16]
-  T D[kLanes], bias[kLanes], largest_A[kLanes];
+  alignas(64) T D[kLanes], bias[kLanes], largest_A[kLanes];
   bool corrected;
 
   void load(const Problem& p, int64_t k, int64_t first_channel) {
@@ -170,12 +202,40 @@ struct Tile {
   bool tame;       // no exponent of the tile leaves the range of exp2_tame
 };
 
-template <typename IO>
-inline void prefetch_position(const Activation& a, int64_t b, int64_t k, int64_t position, int64_t values) {
-  const char* from = reinterpret_cast<const char*>(static_cast<const IO*>(a.data) + b * a.batch_stride +
-                                                   position * a.position_stride + k * a.direction_stride);
-  for (int64_t line = 0; line < values * static_cast<int64_t>(sizeof(IO)); line += 64) __builtin_prefetch(from + line, 0, 3);
-}
+// What the next tile will read, fetched while this one is computed: a few lines per position, a position at a time, since
+// a processor follows only so many at once. The strides of a scan are beyond what it foresees by itself.
+template <typename IO, typename T, int64_t kPositions>
+struct Ahead {
+  const Problem& p;
+  int64_t b, k, first_channel;
+  const Column<IO, T>&x, &y;         // y or dx
+  const Column<IO, T>* dy = nullptr;  // in the backward
+  int64_t size = 0;
+  int64_t position[kPositions] = {};
+
+  void fetch(int64_t m) const {
+    if (m >= size) return;
+    const int64_t at = position[m];
+    __builtin_prefetch(x.at(at), 0, 3);
+    __builtin_prefetch(y.at(at), 1, 3);
+    if (dy != nullptr) __builtin_prefetch(dy->at(at), 0, 3);
+    lines(p.B, at, p.dstate, 0);
+    lines(p.C, at, p.dstate, 0);
+    if (p.rank > 0)
+      lines(p.dt, at, p.rank, 0);
+    else
+      lines(p.dt, at, kLanes, first_channel);
+  }
+
+ private:
+  void lines(const Activation& a, int64_t at, int64_t values, int64_t offset) const {
+    const IO* from = static_cast<const IO*>(a.data) + b * a.batch_stride + at * a.position_stride + k * a.direction_stride;
+    const char* begin = reinterpret_cast<const char*>(from + offset);
+    const int64_t bytes = values * static_cast<int64_t>(sizeof(IO));
+    for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(begin + byte, 0, 3);
+    __builtin_prefetch(begin + bytes - 1, 0, 3);
+  }
+};
 
 // Time steps (softplus of dt + bias, dt expanded from its low-rank factors) and inputs of a tile's positions.
 template <typename IO, typename T, bool with_slope, int64_t kPositions>

@@ -51,7 +51,7 @@ def test_corrections(backend: str, kind: str, form: str, correction: str) -> Non
 @both_kinds
 @pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 1), (7, 13), (63, 65), (85, 85)])
 def test_odd_sizes(backend: str, kind: str, size: tuple[int, int]) -> None:
-    """63 x 65 and 85 x 85 cross tiles and intervals of carries; 300 and more is cut into chunks by the torch backend."""
+    """63 x 65 and 85 x 85 cross tiles and intervals of carries; the torch backend cuts 300 and more into chunks."""
     inputs = random_inputs(1, *size, channels=3, dstate=2, K=2, rank=2, dtype=torch.float32)
     inputs["dt_bias"] = inputs["dt_bias"] - 3  # long memories
     orders = (ScanOrder(column_major=True), ScanOrder(rows_backwards=True))
