@@ -79,7 +79,7 @@ def backward(
     problem.dy = _activation(dy)
     problem.needs_R = needs_R and inputs.R is not None
     problem.groups = _groups(inputs)
-    row = 2 * inputs.A.shape[-1] + problem.rank
+    row = 2 * -(-problem.dstate // 4) * 4 + problem.rank
     partial = _workspace(batch * problem.groups * problem.height * problem.width * K * row, inputs.A.dtype)
     problem.partial = partial.data_ptr()
     problem.carries = carries.data_ptr() or None

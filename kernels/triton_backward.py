@@ -160,7 +160,9 @@ def backward_kernel(
         i, j, inside = tile_positions(tile, HT, WT, TWO_D, TH, TW)
         is_element = inside[:, None] & is_channel[None, :]
         bias_e = tl.load(bias + channel, mask=is_channel, other=0.0)
-        delta, low = load_time_step(dt, i * dt_i + j * dt_j, inside, channel, is_channel, bias_e, weight_re, RANK, RANK_BLOCK)
+        delta, low = load_time_step(
+            dt, i * dt_i + j * dt_j, inside, channel, is_channel, bias_e, weight_re, RANK, RANK_BLOCK
+        )
         x_tile = tl.load(x + (i * x_i + j * x_j)[:, None] + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
         dy_tile = tl.load(dy + (i * dy_i + j * dy_j)[:, None] + channel[None, :], mask=is_element, other=0.0)
         delta = along_lanes(delta)

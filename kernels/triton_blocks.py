@@ -32,7 +32,8 @@ def sequence_tile(batch: int, channels: int) -> int:
 def forward_blocks(batch: int, channels: int, rank: int, kind: str, multiprocessors: int) -> Blocks:
     if kind == "1d":
         tile = sequence_tile(batch, channels)
-        choices = [Blocks(1, tile, width) for width in ((128, 64, 32, 16) if tile == 32 else (64, 32, 16))]
+        widths = (128, 64, 32, 16) if tile == 32 else (64, 32, 16)
+        choices = [Blocks(1, tile, width, threads=_threads(tile * width, rank)) for width in widths]
     else:
         choices = [Blocks(8, 8, 64), Blocks(8, 8, 32), Blocks(16, 16, 16)]
         if rank > 16:
@@ -44,10 +45,20 @@ def backward_blocks(batch: int, channels: int, rank: int, kind: str, multiproces
     if kind == "1d":
         tile = sequence_tile(batch, channels)
         widths = (64, 32, 16) if rank <= 16 and tile == 32 else (32, 16)
-        choices = [Blocks(1, tile, width) for width in widths]
+        choices = [Blocks(1, tile, width, threads=_threads(tile * width, rank)) for width in widths]
     else:
-        choices = [Blocks(4, 8, 32), Blocks(8, 8, 16)]
+        choices = [Blocks(4, 8, 32), Blocks(8, 8, 16) if rank <= 16 else Blocks(4, 8, 16)]
     return _widest_that_fills(choices, batch, channels, multiprocessors)
+
+
+def warps(threads: int, warp_size: int) -> int:
+    """Warps of a program. With warps of 64 (AMD) always four, that is 256 threads: `_threads` is about ptxas."""
+    return 4 if warp_size == 64 else threads // 32
+
+
+def _threads(elements: int, rank: int) -> int:
+    """256, except where ptxas would rather spill a few bytes than use the registers that so few threads leave it."""
+    return 128 if elements <= 1024 and rank == 0 else 256
 
 
 def _widest_that_fills(choices: list[Blocks], batch: int, channels: int, multiprocessors: int) -> Blocks:

@@ -2,8 +2,8 @@
 
 `python -m geomano_hpc.kernels.triton_compile [--json]` compiles what the recipes launch, for six GPUs, and prints
 registers, shared memory and spills. The launches are recorded from the backend itself, run on meta tensors, and
-specialised as Triton's launcher would (constants, divisibility by 16). TRITON_INTERPRET must not be set: Triton reads it
-when a kernel is defined.
+specialised as Triton's launcher would (constants, divisibility by 16). TRITON_INTERPRET must not be set: Triton reads
+it when a kernel is defined.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from geomano_hpc.kernels import triton_scan
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.orders import order_set
 from geomano_hpc.kernels.triton_backward import backward_kernel
+from geomano_hpc.kernels.triton_blocks import warps
 from geomano_hpc.kernels.triton_forward import forward_kernel
 
 TARGETS = {
@@ -54,7 +55,10 @@ class Shape(NamedTuple):
 DARCY = Shape("darcy", "2d", 4, 85, 128, 8)
 NAVIER_STOKES = Shape("navier_stokes", "1d", 2, 64, 512, 32)
 # A batch that fills a GPU by itself gets the wide blocks.
-FULL = [DARCY._replace(name="darcy, batch 256", batch=256), NAVIER_STOKES._replace(name="navier_stokes, batch 64", batch=64)]
+FULL = [
+    DARCY._replace(name="darcy, batch 256", batch=256),
+    NAVIER_STOKES._replace(name="navier_stokes, batch 64", batch=64),
+]
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def _specialised(name: str, kernel: Any, arguments: dict[str, Any]) -> Variant:
             if value % 16 == 0 and parameter not in fixed:
                 divisible.append(parameter)
     full_name = f"{name}: {passes}"
-    threads = arguments["num_warps"] * (64 if torch.version.hip else 32)
+    threads = 32 * arguments["num_warps"]  # meta tensors are planned as for NVIDIA
     return Variant(full_name, kernel.__name__, tuple(signature), tuple(constants), tuple(divisible), threads)
 
 
@@ -164,7 +168,7 @@ def compile_variant(variant: Variant, target_name: str) -> Row:
         constexprs={position[name]: value for name, value in variant.constants},
         attrs={position[name]: [["tt.divisibility", 16]] for name in variant.divisible},
     )
-    options = {"num_warps": max(1, variant.threads // target.warp_size), "num_stages": 1}
+    options = {"num_warps": warps(variant.threads, target.warp_size), "num_stages": 1}
     compiled = triton.compile(source, target=target, options=options)
     shared = compiled.metadata.shared
     if target.backend == "cuda":

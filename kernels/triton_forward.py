@@ -163,7 +163,9 @@ def forward_kernel(
     for tile in range(tiles):
         i, j, inside = tile_positions(tile, HT, WT, TWO_D, TH, TW)
         is_element = inside[:, None] & is_channel[None, :]
-        delta, low = load_time_step(dt, i * dt_i + j * dt_j, inside, channel, is_channel, bias_e, weight_re, RANK, RANK_BLOCK)
+        delta, _ = load_time_step(
+            dt, i * dt_i + j * dt_j, inside, channel, is_channel, bias_e, weight_re, RANK, RANK_BLOCK
+        )
         x_tile = tl.load(x + (i * x_i + j * x_j)[:, None] + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
         delta = along_lanes(delta)
         x_tile = along_lanes(x_tile)

@@ -13,7 +13,14 @@ from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.orders import ScanOrder
 from geomano_hpc.kernels.triton_backward import backward_kernel
-from geomano_hpc.kernels.triton_blocks import NOMINAL_MULTIPROCESSORS, Blocks, backward_blocks, forward_blocks, sequence_tile
+from geomano_hpc.kernels.triton_blocks import (
+    NOMINAL_MULTIPROCESSORS,
+    Blocks,
+    backward_blocks,
+    forward_blocks,
+    sequence_tile,
+    warps,
+)
 from geomano_hpc.kernels.triton_forward import forward_kernel
 
 
@@ -89,7 +96,7 @@ class _Plan:
             "N_BLOCK": max(2, triton.next_power_of_2(self.dstate)),
             "EVEN": self.channels % blocks.channels == 0,
             # One stage: a pipelined loop would read the next tile's carry before this tile has written it.
-            "num_warps": max(1, blocks.threads // (64 if torch.version.hip else 32)), "num_stages": 1,
+            "num_warps": warps(blocks.threads, 64 if torch.version.hip else 32), "num_stages": 1,
         }  # fmt: skip
         for name in ("x", "dt", "B", "C"):
             tensor = getattr(inputs, name)
@@ -134,7 +141,7 @@ def forward(
     carries = plan.empty(carries_size(inputs, settings, _blocks) if keep else 0)
     with torch.cuda.device_of(inputs.x):
         for k, order in enumerate(settings.orders):
-            tiles_h, tiles_w = plan.tiles(order, blocks)
+            _, tiles_w = plan.tiles(order, blocks)
             hor, ver = plan.carry_buffers(2, 2 * tiles_w, blocks) if plan.two_d else (y, y)
             kept = carries.view(len(settings.orders), -1)[k] if keep else y
             walk = _walk(y, order)

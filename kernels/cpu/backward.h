@@ -59,10 +59,9 @@ struct PointGradients {
   }
 };
 
-template <typename T, Correction correction, bool tame, typename Next>
+template <typename T, Correction correction, bool tame>
 void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, int64_t padded, int64_t row_size,
-                      int64_t s0, const T* start, T* lambda, bool needs_R, TileGradients<T, kTile1d>& grad,
-                      const Next& next) {
+                      int64_t s0, const T* start, T* lambda, bool needs_R, TileGradients<T, kTile1d>& grad) {
   for (int64_t m = 0; m < tile.size; ++m) {
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
     const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
@@ -73,7 +72,6 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
     }
   }
   for (int64_t m = tile.size - 1; m >= 0; --m) {
-    if (s0 == 0) next.fetch(m);
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]), dy = Lanes<T>::load(grad.dy[m]);
     Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
     const PointGradients<T, correction> point{delta, u, dy, du, ddelta};
@@ -101,13 +99,12 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
 
 // left: [rows][N][16], top: [columns][N][16] are the states that enter the tile; lambda: [columns][N][16] and
 // mu: [rows][N][16] come from below and from the right and are carried on.
-template <typename T, Correction correction, bool tame, typename Next>
+template <typename T, Correction correction, bool tame>
 void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile, int64_t columns, int64_t padded,
                       int64_t row_size, int64_t s0, const T* left, const T* top, T* lambda, T* mu, bool needs_R,
-                      TileGradients<T, kSide * kSide>& grad, const Next& next) {
+                      TileGradients<T, kSide * kSide>& grad) {
   const int64_t state = padded * kLanes;
-  for (int64_t m = 0; m < tile.size; ++m) {
-    const int64_t i = m / columns, j = m % columns;
+  for (int64_t m = 0, i = 0, j = 0; m < tile.size; ++m) {
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
     const T* g_before = j == 0 ? left + i * state + s0 * kLanes : grad.g[m - 1][0];
     const T* h_before = i == 0 ? top + j * state + s0 * kLanes : grad.h[m - columns][0];
@@ -118,10 +115,9 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
       g.store(grad.g[m][q]);
       fma(a, Lanes<T>::load(h_before + q * kLanes), g).store(grad.h[m][q]);
     }
+    if (++j == columns) j = 0, ++i;
   }
-  for (int64_t m = tile.size - 1; m >= 0; --m) {
-    if (s0 == 0) next.fetch(m);
-    const int64_t i = m / columns, j = m % columns;
+  for (int64_t m = tile.size - 1, i = m / columns, j = columns - 1; m >= 0; --m) {
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]), dy = Lanes<T>::load(grad.dy[m]);
     Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
     const PointGradients<T, correction> point{delta, u, dy, du, ddelta};
@@ -150,6 +146,7 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
     T* row = grad.rows.data() + m * row_size;
     std::memcpy(row + s0, sum, kStates * sizeof(T));
     std::memcpy(row + padded + s0, sum + kStates, kStates * sizeof(T));
+    if (--j < 0) j = columns - 1, --i;
   }
 }
 
@@ -193,7 +190,6 @@ struct Backward {
     TileGradients<T, kTile1d> grad;
     grad.rows.resize(kTile1d * row_size());
     const Forward<IO, T> forward{p, b, first_channel, block, blocks, x, dx, {}};
-    Ahead<IO, T, kTile1d> next{p, b, k, first_channel, x, dx, &dy};
     for (int64_t interval = (length - 1) / p.interval; interval >= 0; --interval) {
       const int64_t begin = interval * p.interval, end = std::min(begin + p.interval, length);
       std::fill(h.begin(), h.end(), T(0));
@@ -204,25 +200,23 @@ struct Backward {
         if (index + 1 == tiles) break;
         tile.size = walk.sequence(begin + index * kTile1d, kTile1d, tile.position);
         prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
-        alignas(64) T unused[kTile1d][kLanes] = {};
         if (tile.tame)
-          scan_tile_1d<T, Correction::none, true>(parameters, tile, N, h.data(), unused, next);
+          scan_tile_1d<T, Correction::none, true>(parameters, tile, N, h.data(), NoOutput<T>());
         else
-          scan_tile_1d<T, Correction::none, false>(parameters, tile, N, h.data(), unused, next);
+          scan_tile_1d<T, Correction::none, false>(parameters, tile, N, h.data(), NoOutput<T>());
       }
       for (int64_t index = tiles - 1; index >= 0; --index) {
         const int64_t first = begin + index * kTile1d;
         tile.size = walk.sequence(first, kTile1d, tile.position);
-        next.size = first == 0 ? 0 : walk.sequence(first - kTile1d, kTile1d, next.position);
         start_tile(k, tile, grad);
         for (int64_t s0 = 0; s0 < N; s0 += kStates) {
           start_states(grad);
           if (tile.tame)
             tile_backward_1d<T, correction, true>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
-                                                  lambda.data(), p.needs_R, grad, next);
+                                                  lambda.data(), p.needs_R, grad);
           else
             tile_backward_1d<T, correction, false>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
-                                                   lambda.data(), p.needs_R, grad, next);
+                                                   lambda.data(), p.needs_R, grad);
           finish_states(s0, grad);
         }
         finish_tile(k, tile, grad);
@@ -239,7 +233,6 @@ struct Backward {
     // The states that enter each tile from the left (P_hor) and from the top (P_ver): a sweep without y.
     Buffer<T> left(tile_rows * tile_columns * side, T(0)), top(tile_rows * tile_columns * side, T(0));
     Buffer<T> g(side), h(tile_columns * side, T(0));
-    Ahead<IO, T, kSide * kSide> next{p, b, k, first_channel, x, dx, &dy};
     for (int64_t i = 0; i < tile_rows; ++i) {
       std::fill(g.begin(), g.end(), T(0));
       for (int64_t j = 0; j < tile_columns; ++j) {
@@ -248,14 +241,11 @@ struct Backward {
         if (i + 1 == tile_rows && j + 1 == tile_columns) break;
         const int64_t columns = std::min(kSide, walk.columns - j * kSide);
         tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
-        next.size = walk.square(i * kSide, (j + 1) * kSide, kSide, next.position);
         prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
         if (tile.tame)
-          scan_tile_2d<T, Correction::none, true, false>(parameters, tile, columns, padded(), g.data(), &h[j * side], nullptr,
-                                                         next);
+          scan_tile_2d<T, Correction::none, true>(parameters, tile, columns, padded(), g.data(), &h[j * side], NoOutput<T>());
         else
-          scan_tile_2d<T, Correction::none, false, false>(parameters, tile, columns, padded(), g.data(), &h[j * side], nullptr,
-                                                         next);
+          scan_tile_2d<T, Correction::none, false>(parameters, tile, columns, padded(), g.data(), &h[j * side], NoOutput<T>());
       }
     }
     Buffer<T> lambda(tile_columns * side, T(0)), mu(side);
@@ -266,17 +256,16 @@ struct Backward {
       for (int64_t j = tile_columns - 1; j >= 0; --j) {
         const int64_t columns = std::min(kSide, walk.columns - j * kSide);
         tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
-        next.size = j == 0 ? 0 : walk.square(i * kSide, (j - 1) * kSide, kSide, next.position);
         const T *left_edge = &left[(i * tile_columns + j) * side], *top_edge = &top[(i * tile_columns + j) * side];
         start_tile(k, tile, grad);
         for (int64_t s0 = 0; s0 < N; s0 += kStates) {
           start_states(grad);
           if (tile.tame)
             tile_backward_2d<T, correction, true>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
-                                                  &lambda[j * side], mu.data(), p.needs_R, grad, next);
+                                                  &lambda[j * side], mu.data(), p.needs_R, grad);
           else
             tile_backward_2d<T, correction, false>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
-                                                   &lambda[j * side], mu.data(), p.needs_R, grad, next);
+                                                   &lambda[j * side], mu.data(), p.needs_R, grad);
           finish_states(s0, grad);
         }
         finish_tile(k, tile, grad);
@@ -319,7 +308,7 @@ struct Backward {
     Lanes<T> dD_tile = Lanes<T>::all(0), dbias_tile = Lanes<T>::all(0);
     for (int64_t m = 0; m < tile.size; ++m) {
       const int64_t position = tile.position[m];
-      const Lanes<T> x_m = Lanes<T>::load(x.at(position)), dy_m = Lanes<T>::load(grad.dy[m]);
+      const Lanes<T> x_m = Lanes<T>::load(tile.x[m]), dy_m = Lanes<T>::load(grad.dy[m]);
       const Lanes<T> du = Lanes<T>::load(grad.du[m]);
       const Lanes<T> draw = fma(du, x_m, Lanes<T>::load(grad.ddelta[m])) * Lanes<T>::load(tile.slope[m]);
       draw.store(grad.ddelta[m]);
@@ -354,22 +343,16 @@ struct Backward {
       add_to(&dW[i * kLanes], sum);
     }
     // dB, dC and ddt_low are sums over all channels: this block's share goes to its group's partial sums.
-    const int64_t width = 2 * N + r;
+    const int64_t width = row_size();
+    T* partial = static_cast<T*>(p.partial) + ((b * p.groups + group) * positions * p.directions + k) * width;
     for (int64_t m = 0; m < tile.size; ++m) {
-      const T* row = grad.rows.data() + m * row_size();
-      T* to = static_cast<T*>(p.partial) +
-              (((b * p.groups + group) * positions + tile.position[m]) * p.directions + k) * width;
-      add_row(to, row, N);
-      add_row(to + N, row + padded(), N);
-      add_row(to + 2 * N, row + 2 * padded(), r);
+      const T* row = grad.rows.data() + m * width;
+      T* to = partial + tile.position[m] * p.directions * width;
+      if (first_of_group)
+        std::memcpy(to, row, width * sizeof(T));
+      else
+        for (int64_t i = 0; i < width; ++i) to[i] += row[i];
     }
-  }
-
-  void add_row(T* to, const T* row, int64_t count) const {
-    if (first_of_group)
-      for (int64_t i = 0; i < count; ++i) to[i] = row[i];
-    else
-      for (int64_t i = 0; i < count; ++i) to[i] += row[i];
   }
 
   void write_parameter_gradients(int64_t k) const {
@@ -390,21 +373,21 @@ struct Backward {
 // The partial sums of the groups, added in a fixed order.
 template <typename IO, typename T>
 void sum_groups(const Problem& p) {
-  const int64_t N = p.dstate, r = p.rank, width = 2 * N + r, points = p.height * p.width * p.directions;
+  const int64_t N = p.dstate, r = p.rank, padded = (N + kStates - 1) / kStates * kStates, width = 2 * padded + r;
+  const int64_t points = p.height * p.width * p.directions;
 #pragma omp parallel for num_threads(p.threads)
   for (int64_t point = 0; point < p.batch * points; ++point) {
-    const int64_t b = point / points;
-    const T* partial = static_cast<const T*>(p.partial) + (b * p.groups * points + point % points) * width;
-    for (int64_t i = 0; i < width; ++i) {
-      T sum = partial[i];
-      for (int64_t group = 1; group < p.groups; ++group) sum += partial[group * points * width + i];
-      if (i < N)
-        static_cast<IO*>(p.dB)[point * N + i] = static_cast<IO>(sum);
-      else if (i < 2 * N)
-        static_cast<IO*>(p.dC)[point * N + i - N] = static_cast<IO>(sum);
-      else
-        static_cast<IO*>(p.ddt)[point * r + i - 2 * N] = static_cast<IO>(sum);
-    }
+    const T* partial = static_cast<const T*>(p.partial) + (point / points * p.groups * points + point % points) * width;
+    const auto sum = [&](int64_t first, int64_t count, void* to) {
+      for (int64_t i = 0; i < count; ++i) {
+        T total = partial[first + i];
+        for (int64_t group = 1; group < p.groups; ++group) total += partial[group * points * width + first + i];
+        static_cast<IO*>(to)[point * count + i] = static_cast<IO>(total);
+      }
+    };
+    sum(0, N, p.dB);
+    sum(padded, N, p.dC);
+    sum(2 * padded, r, p.ddt);
   }
 }
 

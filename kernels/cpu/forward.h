@@ -19,60 +19,68 @@ inline Lanes<T> read_out(const Lanes<T>& y, const Lanes<T>& c, const Lanes<T>& h
 constexpr int64_t kTile1d = 32;
 constexpr int64_t kSide = 8;  // of a tile in 2D
 
+// Where a tile's y goes: the first direction writes it, the others add to it.
+template <typename IO, typename T>
+struct Output {
+  const Column<IO, T>& y;
+  bool first;
+
+  inline Lanes<T> start(const Parameters<T>& parameters, const T* x, int64_t position) const {
+    const Lanes<T> skip = Lanes<T>::load(parameters.D) * Lanes<T>::load(x);
+    return first ? skip : skip + Lanes<T>::load(y.at(position));
+  }
+  inline void store(const Lanes<T>& value, int64_t position) const { value.store(y.at(position)); }
+};
+
+// A sweep for the states alone.
+template <typename T>
+struct NoOutput {
+  inline Lanes<T> start(const Parameters<T>&, const T*, int64_t) const { return Lanes<T>::all(0); }
+  inline void store(const Lanes<T>&, int64_t) const {}
+};
+
 // h[t] = a[t] h[t-1] + B u over a tile of the sequence. h: [N][16], carried on.
-template <typename T, Correction correction, bool tame, typename Next>
-void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, int64_t N, T* h, T (*y)[kLanes],
-                  const Next& next) {
+template <typename T, Correction correction, bool tame, typename Out>
+void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, int64_t N, T* h, const Out& out) {
+  const T *A = parameters.A_log2e.data(), *minus_R = parameters.minus_R.data();
   for (int64_t m = 0; m < tile.size; ++m) {
-    next.fetch(m);
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
     const T *B = tile.B[m], *C = tile.C[m];
-    Lanes<T> y_m = Lanes<T>::load(y[m]);
+    Lanes<T> y = out.start(parameters, tile.x[m], tile.position[m]);
     for (int64_t s = 0; s < N; ++s) {
-      const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(&parameters.A_log2e[s * kLanes]));
+      const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + s * kLanes));
       const Lanes<T> bu = Lanes<T>::all(B[s]) * u;
       const Lanes<T> h_s = fma(a, Lanes<T>::load(h + s * kLanes), bu);
       h_s.store(h + s * kLanes);
-      y_m = read_out<T, correction>(y_m, Lanes<T>::all(C[s]), h_s, bu, &parameters.minus_R[s * kLanes]);
+      y = read_out<T, correction>(y, Lanes<T>::all(C[s]), h_s, bu, minus_R + s * kLanes);
     }
-    y_m.store(y[m]);
+    out.store(y, tile.position[m]);
   }
 }
 
 // Algorithm 2 on a tile of rows x columns points: g along the row, h along the column, the same a in both.
 // g: [rows][N][16] enters at the left edge, h: [columns][N][16] at the top edge; both are carried on.
-template <typename T, Correction correction, bool tame, bool with_y, typename Next>
+template <typename T, Correction correction, bool tame, typename Out>
 void scan_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile, int64_t columns, int64_t N, T* g,
-                  T* h, T (*y)[kLanes], const Next& next) {
-  for (int64_t m = 0; m < tile.size; ++m) {
-    next.fetch(m);
-    T *g_row = g + m / columns * N * kLanes, *h_column = h + m % columns * N * kLanes;
-    const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
-    const T *B = tile.B[m], *C = tile.C[m];
-    Lanes<T> y_m;
-    if constexpr (with_y) y_m = Lanes<T>::load(y[m]);
-    for (int64_t s = 0; s < N; ++s) {
-      const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(&parameters.A_log2e[s * kLanes]));
-      const Lanes<T> bu = Lanes<T>::all(B[s]) * u;
-      const Lanes<T> g_s = fma(a, Lanes<T>::load(g_row + s * kLanes), bu);
-      g_s.store(g_row + s * kLanes);
-      const Lanes<T> h_s = fma(a, Lanes<T>::load(h_column + s * kLanes), g_s);
-      h_s.store(h_column + s * kLanes);
-      if constexpr (with_y)
-        y_m = read_out<T, correction>(y_m, Lanes<T>::all(C[s]), h_s, bu, &parameters.minus_R[s * kLanes]);
+                  T* h, const Out& out) {
+  const T *A = parameters.A_log2e.data(), *minus_R = parameters.minus_R.data();
+  for (int64_t m = 0; m < tile.size; g += N * kLanes) {
+    T* h_column = h;
+    for (int64_t j = 0; j < columns; ++j, ++m, h_column += N * kLanes) {
+      const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
+      const T *B = tile.B[m], *C = tile.C[m];
+      Lanes<T> y = out.start(parameters, tile.x[m], tile.position[m]);
+      for (int64_t s = 0; s < N; ++s) {
+        const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + s * kLanes));
+        const Lanes<T> bu = Lanes<T>::all(B[s]) * u;
+        const Lanes<T> g_s = fma(a, Lanes<T>::load(g + s * kLanes), bu);
+        g_s.store(g + s * kLanes);
+        const Lanes<T> h_s = fma(a, Lanes<T>::load(h_column + s * kLanes), g_s);
+        h_s.store(h_column + s * kLanes);
+        y = read_out<T, correction>(y, Lanes<T>::all(C[s]), h_s, bu, minus_R + s * kLanes);
+      }
+      out.store(y, tile.position[m]);
     }
-    if constexpr (with_y) y_m.store(y[m]);
-  }
-}
-
-// y of a tile starts from what the directions before left there, plus D x.
-template <typename IO, typename T, int64_t kPositions>
-void start_y(const Tile<T, kPositions>& tile, const Column<IO, T>& x, const Column<IO, T>& y, const Parameters<T>& parameters,
-             bool first, T (*y_tile)[kLanes]) {
-  const Lanes<T> D = Lanes<T>::load(parameters.D);
-  for (int64_t m = 0; m < tile.size; ++m) {
-    const Lanes<T> before = first ? Lanes<T>::all(0) : Lanes<T>::load(y.at(tile.position[m]));
-    fma(D, Lanes<T>::load(x.at(tile.position[m])), before).store(y_tile[m]);
   }
 }
 
@@ -104,22 +112,18 @@ struct Forward {
   void direction_1d(int64_t k) {
     const Walk walk(p, p.orders[k]);
     const int64_t N = p.dstate, length = p.height * p.width;
+    const Output<IO, T> out{y, k == 0};
     Buffer<T> h(N * kLanes, T(0));
     Tile<T, kTile1d> tile;
-    alignas(64) T y_tile[kTile1d][kLanes];
-    Ahead<IO, T, kTile1d> next{p, b, k, first_channel, x, y};
     for (int64_t first = 0; first < length; first += kTile1d) {
       if (p.carries != nullptr && first % p.interval == 0)
         std::memcpy(carry(k, first / p.interval), h.data(), N * kLanes * sizeof(T));
       tile.size = walk.sequence(first, kTile1d, tile.position);
-      next.size = walk.sequence(first + kTile1d, kTile1d, next.position);
       prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
-      start_y(tile, x, y, parameters, k == 0, y_tile);
       if (tile.tame)
-        scan_tile_1d<T, correction, true>(parameters, tile, N, h.data(), y_tile, next);
+        scan_tile_1d<T, correction, true>(parameters, tile, N, h.data(), out);
       else
-        scan_tile_1d<T, correction, false>(parameters, tile, N, h.data(), y_tile, next);
-      for (int64_t m = 0; m < tile.size; ++m) Lanes<T>::load(y_tile[m]).store(y.at(tile.position[m]));
+        scan_tile_1d<T, correction, false>(parameters, tile, N, h.data(), out);
     }
   }
 
@@ -127,24 +131,19 @@ struct Forward {
   void direction_2d(int64_t k) {
     const Walk walk(p, p.orders[k]);
     const int64_t N = p.dstate, state = N * kLanes;
+    const Output<IO, T> out{y, k == 0};
     Buffer<T> h(walk.columns * state, T(0)), g(kSide * state);
     Tile<T, kSide * kSide> tile;
-    alignas(64) T y_tile[kSide * kSide][kLanes];
-    Ahead<IO, T, kSide * kSide> next{p, b, k, first_channel, x, y};
     for (int64_t top = 0; top < walk.rows; top += kSide) {
       std::fill(g.begin(), g.end(), T(0));
       for (int64_t left = 0; left < walk.columns; left += kSide) {
-        tile.size = walk.square(top, left, kSide, tile.position);
-        next.size = walk.square(top, left + kSide, kSide, next.position);
-        if (next.size == 0) next.size = walk.square(top + kSide, 0, kSide, next.position);
         const int64_t columns = std::min(kSide, walk.columns - left);
+        tile.size = walk.square(top, left, kSide, tile.position);
         prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
-        start_y(tile, x, y, parameters, k == 0, y_tile);
         if (tile.tame)
-          scan_tile_2d<T, correction, true, true>(parameters, tile, columns, N, g.data(), &h[left * state], y_tile, next);
+          scan_tile_2d<T, correction, true>(parameters, tile, columns, N, g.data(), &h[left * state], out);
         else
-          scan_tile_2d<T, correction, false, true>(parameters, tile, columns, N, g.data(), &h[left * state], y_tile, next);
-        for (int64_t m = 0; m < tile.size; ++m) Lanes<T>::load(y_tile[m]).store(y.at(tile.position[m]));
+          scan_tile_2d<T, correction, false>(parameters, tile, columns, N, g.data(), &h[left * state], out);
       }
     }
   }

@@ -35,7 +35,7 @@ struct Problem {
   void *y, *carries;
   void *dx, *ddt, *dB, *dC;                         // contiguous
   void *dA, *dR, *dD, *ddt_bias, *ddt_weight;       // one per batch element, contiguous
-  void* partial;                                    // [batch][groups][positions][K][2 N + r]
+  void* partial;                                    // [batch][groups][positions][K][2 N + r], N rounded up to 4
 };
 
 // The traversal of a grid in one order: the position of turned point (i, j) is start + i * down + j * along.
@@ -198,89 +198,87 @@ struct Tile {
   const T* B[kPositions];
   const T* C[kPositions];
   const T* dt_low[kPositions];
+  const T* x[kPositions];
   Buffer<T> rows;  // B, C, dt_low converted or padded, where the tensors cannot be read in place
   bool tame;       // no exponent of the tile leaves the range of exp2_tame
 };
 
-// What the next tile will read, fetched while this one is computed: a few lines per position, a position at a time, since
-// a processor follows only so many at once. The strides of a scan are beyond what it foresees by itself.
-template <typename IO, typename T, int64_t kPositions>
-struct Ahead {
-  const Problem& p;
-  int64_t b, k, first_channel;
-  const Column<IO, T>&x, &y;         // y or dx
-  const Column<IO, T>* dy = nullptr;  // in the backward
-  int64_t size = 0;
-  int64_t position[kPositions] = {};
-
-  void fetch(int64_t m) const {
-    if (m >= size) return;
-    const int64_t at = position[m];
-    __builtin_prefetch(x.at(at), 0, 3);
-    __builtin_prefetch(y.at(at), 1, 3);
-    if (dy != nullptr) __builtin_prefetch(dy->at(at), 0, 3);
-    lines(p.B, at, p.dstate, 0);
-    lines(p.C, at, p.dstate, 0);
-    if (p.rank > 0)
-      lines(p.dt, at, p.rank, 0);
-    else
-      lines(p.dt, at, kLanes, first_channel);
+// dt = bias + weight dt_low into tile.delta, four positions at a time: they share the loads of the weight.
+template <typename T, int64_t kPositions>
+inline void expand_time_steps(const Parameters<T>& parameters, int64_t r, const Lanes<T>& bias, Tile<T, kPositions>& tile) {
+  int64_t m = 0;
+  for (; m + 4 <= tile.size; m += 4) {
+    const T *low0 = tile.dt_low[m], *low1 = tile.dt_low[m + 1], *low2 = tile.dt_low[m + 2], *low3 = tile.dt_low[m + 3];
+    Lanes<T> raw0 = bias, raw1 = bias, raw2 = bias, raw3 = bias;
+    for (int64_t i = 0; i < r; ++i) {
+      const Lanes<T> weight = Lanes<T>::load(&parameters.weight[i * kLanes]);
+      raw0 = fma(Lanes<T>::all(low0[i]), weight, raw0);
+      raw1 = fma(Lanes<T>::all(low1[i]), weight, raw1);
+      raw2 = fma(Lanes<T>::all(low2[i]), weight, raw2);
+      raw3 = fma(Lanes<T>::all(low3[i]), weight, raw3);
+    }
+    raw0.store(tile.delta[m]);
+    raw1.store(tile.delta[m + 1]);
+    raw2.store(tile.delta[m + 2]);
+    raw3.store(tile.delta[m + 3]);
   }
-
- private:
-  void lines(const Activation& a, int64_t at, int64_t values, int64_t offset) const {
-    const IO* from = static_cast<const IO*>(a.data) + b * a.batch_stride + at * a.position_stride + k * a.direction_stride;
-    const char* begin = reinterpret_cast<const char*>(from + offset);
-    const int64_t bytes = values * static_cast<int64_t>(sizeof(IO));
-    for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(begin + byte, 0, 3);
-    __builtin_prefetch(begin + bytes - 1, 0, 3);
+  for (; m < tile.size; ++m) {
+    Lanes<T> raw = bias;
+    for (int64_t i = 0; i < r; ++i)
+      raw = fma(Lanes<T>::all(tile.dt_low[m][i]), Lanes<T>::load(&parameters.weight[i * kLanes]), raw);
+    raw.store(tile.delta[m]);
   }
-};
+}
 
 // Time steps (softplus of dt + bias, dt expanded from its low-rank factors) and inputs of a tile's positions.
 template <typename IO, typename T, bool with_slope, int64_t kPositions>
 void prepare(const Problem& p, int64_t b, int64_t k, int64_t first_channel, const Parameters<T>& parameters,
              const Column<IO, T>& x, Tile<T, kPositions>& tile) {
-  const int64_t N = p.dstate, padded = (N + 3) / 4 * 4, r = p.rank;
+  const int64_t N = p.dstate, padded = (N + 3) / 4 * 4, r = p.rank, size = tile.size;
   const int64_t count = std::min(kLanes, p.channels - first_channel);
-  const auto at = [&](const Activation& a, int64_t position) {
-    return static_cast<const IO*>(a.data) + b * a.batch_stride + position * a.position_stride + k * a.direction_stride;
+  const auto base = [&](const Activation& a) {
+    return static_cast<const IO*>(a.data) + b * a.batch_stride + k * a.direction_stride;
   };
+  const IO *B = base(p.B), *C = base(p.C), *dt = base(p.dt);
+  const int64_t B_stride = p.B.position_stride, C_stride = p.C.position_stride, dt_stride = p.dt.position_stride;
   constexpr bool same = std::is_same_v<IO, T>;
-  const bool in_place = same && N % 4 == 0;
-  if (!in_place) tile.rows.resize(kPositions * (2 * padded + r));
-  Lanes<T> largest = Lanes<T>::all(0);
-  for (int64_t m = 0; m < tile.size; ++m) {
-    const int64_t position = tile.position[m];
-    const IO *B = at(p.B, position), *C = at(p.C, position), *dt = at(p.dt, position);
+  if (same && N % 4 == 0) {
     if constexpr (same) {
-      tile.B[m] = B;
-      tile.C[m] = C;
-      tile.dt_low[m] = dt;
+      for (int64_t m = 0; m < size; ++m) {
+        tile.B[m] = B + tile.position[m] * B_stride;
+        tile.C[m] = C + tile.position[m] * C_stride;
+        tile.dt_low[m] = dt + tile.position[m] * dt_stride;
+      }
     }
-    if (!in_place) {
+  } else {
+    tile.rows.resize(kPositions * (2 * padded + r));
+    for (int64_t m = 0; m < size; ++m) {
+      const int64_t position = tile.position[m];
       T* row = tile.rows.data() + m * (2 * padded + r);
-      for (int64_t s = 0; s < padded; ++s) row[s] = s < N ? static_cast<T>(B[s]) : T(0);
-      for (int64_t s = 0; s < padded; ++s) row[padded + s] = s < N ? static_cast<T>(C[s]) : T(0);
-      for (int64_t i = 0; i < r; ++i) row[2 * padded + i] = static_cast<T>(dt[i]);
+      for (int64_t s = 0; s < padded; ++s) row[s] = s < N ? static_cast<T>(B[position * B_stride + s]) : T(0);
+      for (int64_t s = 0; s < padded; ++s) row[padded + s] = s < N ? static_cast<T>(C[position * C_stride + s]) : T(0);
+      for (int64_t i = 0; i < r; ++i) row[2 * padded + i] = static_cast<T>(dt[position * dt_stride + i]);
       tile.B[m] = row;
       tile.C[m] = row + padded;
       tile.dt_low[m] = row + 2 * padded;
     }
-    Lanes<T> raw = Lanes<T>::load(parameters.bias);
-    if (r > 0) {
-      for (int64_t i = 0; i < r; ++i)
-        raw = fma(Lanes<T>::all(tile.dt_low[m][i]), Lanes<T>::load(&parameters.weight[i * kLanes]), raw);
-    } else {
-      raw = raw + load_channels<IO, T>(dt + first_channel, count);
-    }
-    const TimeStep<T> step = time_step<with_slope>(raw);
+  }
+  const Lanes<T> bias = Lanes<T>::load(parameters.bias);
+  if (r == 0)
+    for (int64_t m = 0; m < size; ++m)
+      (bias + load_channels<IO, T>(dt + tile.position[m] * dt_stride + first_channel, count)).store(tile.delta[m]);
+  else
+    expand_time_steps(parameters, r, bias, tile);
+  Lanes<T> largest = Lanes<T>::all(0);
+  for (int64_t m = 0; m < size; ++m) {
+    const TimeStep<T> step = time_step<with_slope>(Lanes<T>::load(tile.delta[m]));
     step.delta.store(tile.delta[m]);
-    (step.delta * Lanes<T>::load(x.at(position))).store(tile.u[m]);
+    tile.x[m] = x.at(tile.position[m]);
+    (step.delta * Lanes<T>::load(tile.x[m])).store(tile.u[m]);
     if constexpr (with_slope) step.slope.store(tile.slope[m]);
     largest = maximum(largest, step.delta);
   }
-  T exponents[kLanes];
+  alignas(64) T exponents[kLanes];
   (largest * Lanes<T>::load(parameters.largest_A)).store(exponents);
   tile.tame = std::all_of(exponents, exponents + kLanes, [](T size) { return size <= T(kTame); });
 }

@@ -1,0 +1,135 @@
+"""Global-memory traffic of the Triton kernels, counted by tensor while the interpreter runs them.
+
+Counted is every lane of a load or store that is not masked out, so bytes that a GPU would serve from a cache count as
+well: this is the algorithm's traffic. The minimum, per direction, is
+
+    forward   x, dt, B, C read once; y written once and, after the first direction, read once; A, D, R, bias and
+              weight read once per sample
+    backward  x, dt, B, C, dy read once; dx written once and, after the first direction, read once; the gradients of
+              dt, B, C written once, those of the parameters once per sample; and for 2d, whose carries are
+              recomputed, x, dt and B read once more
+
+The carries between tiles are listed apart. Tiles that hang over the edge of the grid are masked there, so they only
+raise the traffic of what is counted per tile (carries, D and bias).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from triton.runtime import interpreter
+
+from geomano_hpc.kernels import triton_scan
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
+from geomano_hpc.kernels.triton_blocks import Blocks
+
+CARRIES = ("kept", "P_hor", "P_ver", "Q_hor", "Q_ver")
+
+
+class Bytes(NamedTuple):
+    loaded: int
+    stored: int
+
+
+Traffic = dict[str, Bytes]
+
+
+def total(traffic: Traffic, carries: bool = False) -> int:
+    """Bytes loaded and stored, of the carries or of everything else."""
+    return sum(sum(count) for name, count in traffic.items() if (name in CARRIES) == carries)
+
+
+def count_forward(inputs: ScanInputs, settings: ScanSettings, keep_carries: bool, blocks: Blocks) -> Traffic:
+    with _counting() as traffic:
+        triton_scan.forward(inputs, settings, keep_carries, _blocks=blocks)
+    return {name: Bytes(*count) for name, count in traffic.items()}
+
+
+def count_backward(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks) -> Traffic:
+    carries = torch.zeros(triton_scan.carries_size(inputs, settings, blocks))
+    with _counting() as traffic:
+        triton_scan.backward(torch.ones_like(inputs.x), inputs, settings, carries, True, _blocks=blocks)
+    return {name: Bytes(*count) for name, count in traffic.items()}
+
+
+def minimum_forward(inputs: ScanInputs) -> int:
+    x, K, batch = _bytes(inputs.x), inputs.A.shape[0], inputs.x.shape[0]
+    y = 4 * inputs.x.numel()
+    return K * x + _activations(inputs) + (2 * K - 1) * y + batch * _parameters(inputs)
+
+
+def minimum_backward(inputs: ScanInputs, settings: ScanSettings) -> int:
+    x, K, batch = _bytes(inputs.x), inputs.A.shape[0], inputs.x.shape[0]
+    dx = 4 * inputs.x.numel()
+    # Sums over channels leave in float32: of B, C and a low-rank dt.
+    gradients = 4 * (inputs.B.numel() + inputs.C.numel())
+    gradients += _bytes(inputs.dt) if inputs.dt_weight is None else 4 * inputs.dt.numel()
+    read = 2 * K * x + _activations(inputs)
+    if settings.kind == "2d":
+        read += K * x + _bytes(inputs.dt) + _bytes(inputs.B)
+    return read + (2 * K - 1) * dx + gradients + 2 * batch * _parameters(inputs)
+
+
+def _activations(inputs: ScanInputs) -> int:
+    return _bytes(inputs.dt) + _bytes(inputs.B) + _bytes(inputs.C)
+
+
+def _parameters(inputs: ScanInputs) -> int:
+    parameters = (inputs.A, inputs.D, inputs.R, inputs.dt_bias, inputs.dt_weight)
+    return sum(_bytes(tensor) for tensor in parameters if tensor is not None)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+@contextmanager
+def _counting() -> Iterator[dict[str, list[int]]]:
+    """Count while kernels run. Results are worthless: scans are skipped, since no address depends on them."""
+    traffic: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    ranges: list[tuple[int, int, str]] = []
+    builder, launch = interpreter.InterpreterBuilder, triton_scan._launch
+    load, store, scan = builder.create_masked_load, builder.create_masked_store, interpreter.ScanOps.apply_impl
+
+    def count(pointers: Any, mask: Any, direction: int) -> None:
+        addresses = pointers.data[mask.data.astype(bool) if mask.data.shape == pointers.data.shape else ...].ravel()
+        if addresses.size:
+            name = next(name for start, end, name in ranges if start <= int(addresses[0]) < end)
+            traffic[name][direction] += addresses.size * pointers.get_element_ty().primitive_bitwidth // 8
+
+    def counted_load(self: Any, pointers: Any, mask: Any, *rest: Any, **options: Any) -> Any:
+        count(pointers, mask, 0)
+        return load(self, pointers, mask, *rest, **options)
+
+    def counted_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **options: Any) -> Any:
+        count(pointers, mask, 1)
+        return store(self, pointers, value, mask, *rest, **options)
+
+    def named_launch(kernel: Any, grid: tuple[int], arguments: dict[str, Any]) -> None:
+        ranges.clear()
+        # A pointer that is not followed may point at another tensor: y, dx, A and P_hor own what they point at.
+        owners = [name for name in ("y", "dx", "A", "P_hor") if name in arguments]
+        for name in [*owners, *(name for name in arguments if name not in owners)]:
+            if isinstance(arguments[name], torch.Tensor):
+                storage = arguments[name].untyped_storage()
+                ranges.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes(), name))
+        launch(kernel, grid, arguments)
+
+    def no_scan(self: Any, inputs: Any) -> Any:
+        return list(inputs)
+
+    patches: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
+        (builder, "create_masked_load", load, counted_load),
+        (builder, "create_masked_store", store, counted_store),
+        (interpreter.ScanOps, "apply_impl", scan, no_scan),
+        (triton_scan, "_launch", launch, named_launch),
+    ]
+    for owner, name, _, patched in patches:
+        setattr(owner, name, patched)
+    try:
+        yield traffic
+    finally:
+        for owner, name, original, _ in patches:
+            setattr(owner, name, original)

@@ -1,0 +1,270 @@
+"""The Triton scan in Triton's interpreter against the float64 reference.
+
+Triton reads TRITON_INTERPRET when kernels are defined, and other tests define them for compilation. So the checks
+below run in a process of their own, which `test_in_the_interpreter` starts on this file.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from geomano_hpc.errors import BackendError
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
+from geomano_hpc.kernels.orders import ORDER_SETS, ScanOrder
+from geomano_hpc.kernels.reference import geo_scan_reference, time_step
+
+pytest.importorskip("triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+if not INTERPRETED:
+
+    def test_in_the_interpreter() -> None:
+        """Runs every check of this file."""
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+        run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
+        assert "passed" in run.stdout
+        assert "skipped" not in run.stdout
+
+else:
+    import numpy as np
+    from triton.runtime import interpreter
+
+    from geomano_hpc.kernels import triton_scan, triton_traffic
+    from geomano_hpc.kernels.triton_blocks import Blocks, backward_blocks, forward_blocks
+
+    ALL_ORDERS = tuple(ScanOrder.from_code(code) for code in range(8))
+    SEQUENCE_TILES, GRID_TILES = Blocks(1, 16, 4), Blocks(2, 8, 4)
+    own_scan = interpreter.ScanOps.generic_scan
+
+    def scan_whole_tiles(self: Any, inputs: Any) -> list[Any]:
+        """The interpreter's scan, with the combine function on whole tiles in log2 steps instead of on scalars."""
+        data = [tensor.handle.data for tensor in inputs]
+        length, step = data[0].shape[self.axis], 1
+        index = np.arange(length).reshape([-1 if axis == self.axis else 1 for axis in range(data[0].ndim)])
+
+        def tensors(arrays: list[np.ndarray]) -> list[Any]:
+            return [self.to_tensor(array, tensor.dtype) for array, tensor in zip(arrays, inputs, strict=True)]
+
+        while step < length:
+            earlier = tensors([np.roll(array, step, self.axis) for array in data])
+            combined = self.combine_fn.fn(*earlier, *tensors(data))
+            data = [np.where(index >= step, c.handle.data, d) for c, d in zip(combined, data, strict=True)]
+            step *= 2
+        return tensors(data)
+
+    @pytest.fixture(autouse=True)
+    def _fast_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+        """Scans on whole tiles; and the language is patched once per launch and module, not at every function call."""
+        monkeypatch.setattr(interpreter.ScanOps, "generic_scan", scan_whole_tiles)
+        patch, call = interpreter._patch_lang, interpreter.GridExecutor.__call__
+        patched: set[int] = set()
+
+        def patch_once(function: Any) -> Any:
+            if id(function.__globals__) in patched:
+                return None
+            patched.add(id(function.__globals__))
+            return patch(function)
+
+        def launch(self: Any, *arguments: Any, **options: Any) -> Any:
+            patched.clear()
+            return call(self, *arguments, **options)
+
+        monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
+        monkeypatch.setattr(interpreter.GridExecutor, "__call__", launch)
+
+    @pytest.fixture(autouse=True)
+    def _poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Memory that nobody wrote is NaN."""
+        empty = torch.empty
+
+        def poisoned(*arguments: Any, **options: Any) -> torch.Tensor:
+            tensor = empty(*arguments, **options)
+            return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+
+        with monkeypatch.context() as patches:
+            patches.setattr(torch, "empty", poisoned)
+            yield
+
+    def make(
+        batch: int = 1,
+        height: int = 3,
+        width: int = 5,
+        E: int = 5,
+        N: int = 2,
+        K: int = 1,
+        rank: int = 0,
+        R: bool = True,
+    ) -> ScanInputs:
+        generator = torch.Generator().manual_seed(0)
+
+        def normal(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=generator)
+
+        grid = (batch, height, width)
+        dt_B_C = normal(*grid, K, (rank or E) + 2 * N)  # views of one tensor, as the model makes them
+        dt, B, C = dt_B_C.split([rank or E, N, N], dim=-1)
+        A = -torch.exp(normal(K, E, N))
+        R_KEN = normal(K, E, N) if R else None
+        weight = normal(K, E, rank) if rank else None
+        return ScanInputs(normal(*grid, E), dt, A, B, C, normal(K, E), R_KEN, normal(K, E), weight)
+
+    def reference(dy: torch.Tensor, inputs: ScanInputs, settings: ScanSettings) -> tuple[torch.Tensor, ScanInputs]:
+        leaves = ScanInputs(*(None if t is None else t.double().requires_grad_() for t in inputs))  # type: ignore[arg-type]
+        dt = time_step(leaves.dt, leaves.dt_weight, leaves.dt_bias)
+        y = geo_scan_reference(
+            leaves.x, dt, leaves.A, leaves.B, leaves.C,
+            D_KE=leaves.D, R_KEN=leaves.R, orders=settings.orders, kind=settings.kind, correction=settings.correction,
+        )  # fmt: skip
+        y.backward(dy.double())
+        return y.detach(), ScanInputs(*(None if t is None else t.grad for t in leaves))  # type: ignore[arg-type]
+
+    def run(
+        dy: torch.Tensor, inputs: ScanInputs, settings: ScanSettings, blocks: Blocks | None = None
+    ) -> tuple[torch.Tensor, ScanInputs]:
+        if blocks is None:
+            blocks = GRID_TILES if settings.kind == "2d" else SEQUENCE_TILES
+        y, carries = triton_scan.forward(inputs, settings, True, _blocks=blocks)
+        assert carries.numel() == triton_scan.carries_size(inputs, settings, blocks)
+        return y, triton_scan.backward(dy, inputs, settings, carries, True, _blocks=blocks)
+
+    def check(
+        inputs: ScanInputs, settings: ScanSettings, tolerance: float = 2e-5, blocks: Blocks | None = None
+    ) -> None:
+        dy = torch.randn(inputs.x.shape, generator=torch.Generator().manual_seed(1)).to(inputs.x.dtype)
+        expected_y, expected = reference(dy, inputs, settings)
+        y, gradients = run(dy, inputs, settings, blocks)
+        assert y.dtype == inputs.x.dtype
+        assert y.is_contiguous()
+        torch.testing.assert_close(y.double(), expected_y, rtol=0, atol=tolerance * float(expected_y.abs().max()))
+        for name, tensor, want, source in zip(ScanInputs._fields, gradients, expected, inputs, strict=True):
+            if source is None:
+                assert tensor is None
+                continue
+            assert tensor.dtype == source.dtype, name
+            assert tensor.shape == source.shape, name
+            want = torch.zeros_like(source).double() if want is None else want  # A at a single position
+            scale = float(want.abs().max())
+            torch.testing.assert_close(
+                tensor.double(), want, rtol=0, atol=tolerance * scale, msg=lambda m, n=name: n + m
+            )
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_all_eight_orders(kind: str) -> None:
+        check(make(K=8, height=3, width=9, N=1), ScanSettings(ALL_ORDERS, kind, "equation"))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    @pytest.mark.parametrize("code", [1, 6])
+    def test_low_rank_dt_and_one_order(kind: str, code: int) -> None:
+        check(make(rank=3, height=4), ScanSettings((ScanOrder.from_code(code),), kind, "state"))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    @pytest.mark.parametrize("correction", ["equation", "state"])
+    def test_corrections(kind: str, correction: str) -> None:
+        check(make(K=2), ScanSettings(ORDER_SETS["sequence"], kind, correction))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_vanilla(kind: str) -> None:
+        check(make(K=2, R=False), ScanSettings(ORDER_SETS["sequence"], kind, "equation"))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_a_batch_and_the_paper_orders(kind: str) -> None:
+        check(make(batch=2, K=4, N=1), ScanSettings(ORDER_SETS["paper"], kind, "equation"))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 9), (9, 1), (7, 13)])
+    def test_odd_sizes(kind: str, height: int, width: int) -> None:
+        check(make(height=height, width=width), ScanSettings((ScanOrder.from_code(5),), kind, "equation"))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    @pytest.mark.parametrize("N", [8, 16, 20])
+    def test_dstates(kind: str, N: int) -> None:
+        check(make(height=2, width=9, E=4, N=N), ScanSettings((ScanOrder(),), kind, "equation"))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_the_default_blocks(kind: str) -> None:
+        inputs, settings = make(height=3, width=3, N=1), ScanSettings((ScanOrder(),), kind, "equation")
+        expected, _ = reference(inputs.x, inputs, settings)
+        y, carries = triton_scan.forward(inputs, settings, True)
+        assert carries.numel() == triton_scan.carries_size(inputs, settings)
+        torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-5)
+        triton_scan.backward(inputs.x, inputs, settings, carries, True)
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_strided_inputs_and_a_fixed_correction(kind: str) -> None:
+        inputs, settings = make(K=1), ScanSettings((ScanOrder(),), kind, "equation")
+        turned = inputs.x.transpose(1, 2).contiguous().transpose(1, 2)
+        strided = inputs._replace(x=turned, B=inputs.B.repeat(1, 1, 1, 1, 2)[..., ::2])
+        check(strided, settings)
+        blocks = GRID_TILES if kind == "2d" else SEQUENCE_TILES
+        dy = torch.ones(1, 1, 1, 1).expand(inputs.x.shape)
+        _, carries = triton_scan.forward(inputs, settings, True, _blocks=blocks)
+        gradients = triton_scan.backward(dy, inputs, settings, carries, False, _blocks=blocks)
+        assert gradients.R is None
+        torch.testing.assert_close(gradients.x.double(), reference(dy, inputs, settings)[1].x, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_large_and_small_time_steps(kind: str) -> None:
+        inputs = make(N=1)
+        inputs = inputs._replace(dt=inputs.dt * 60)  # softplus from 1e-40 to 150
+        check(inputs, ScanSettings((ScanOrder(),), kind, "equation"))
+
+    @pytest.mark.parametrize("name", ["x", "dt", "B", "C"])
+    def test_nan_stays(name: str) -> None:
+        inputs, settings = make(N=1), ScanSettings((ScanOrder(),), "2d", "equation")
+        broken = getattr(inputs, name).clone()
+        broken[0, 1, 2, ..., 0] = float("nan")
+        y, _ = triton_scan.forward(inputs._replace(**{name: broken}), settings, False, _blocks=GRID_TILES)
+        assert y[0, 1, 2, 0].isnan()
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_half_precisions(kind: str, dtype: torch.dtype) -> None:
+        inputs = make(rank=2 if kind == "1d" else 0, K=2)
+        inputs = inputs._replace(**{name: getattr(inputs, name).to(dtype) for name in ("x", "dt", "B", "C")})
+        # The interpreter truncates to bfloat16 where a GPU rounds.
+        check(inputs, ScanSettings(ORDER_SETS["sequence"], kind, "equation"), 1e-2 if dtype == torch.bfloat16 else 1e-3)
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_two_runs_are_bit_equal(kind: str) -> None:
+        inputs, settings = make(rank=2), ScanSettings((ScanOrder(),), kind, "state")
+        first, second = (run(inputs.x, inputs, settings) for _ in range(2))
+        assert torch.equal(first[0], second[0])
+        assert all(torch.equal(a, b) for a, b in zip(first[1], second[1], strict=True))
+
+    def test_the_interpreters_own_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(interpreter.ScanOps, "generic_scan", own_scan)
+        check(make(height=2, width=3, E=2, N=1), ScanSettings((ScanOrder(),), "2d", "equation"), blocks=Blocks(2, 2, 2))
+
+    def test_float64_is_refused() -> None:
+        inputs = ScanInputs(*(None if t is None else t.double() for t in make()))  # type: ignore[arg-type]
+        with pytest.raises(BackendError, match="float64"):
+            triton_scan.forward(inputs, ScanSettings((ScanOrder(),), "1d", "equation"), False)
+
+    @pytest.mark.parametrize(("kind", "rank"), [("1d", 8), ("1d", 0), ("2d", 8)])
+    def test_traffic_with_a_full_gpu(kind: str, rank: int) -> None:
+        """x, dt and y are read and written once per direction, whatever N; the total is close to the minimum."""
+        E, N, K, height, width = 128, 4, 2, 8, 8
+        inputs = make(height=height, width=width, E=E, N=N, K=K, rank=rank)
+        inputs = inputs._replace(**{name: getattr(inputs, name).clone() for name in ("dt", "B", "C")})
+        settings = ScanSettings(ORDER_SETS["sequence"], kind, "equation")
+        sizes = (256, E, rank, kind, 108)
+        counted = triton_traffic.count_forward(inputs, settings, False, forward_blocks(*sizes))
+        tensor = 4 * height * width * E
+        assert counted["x"] == (K * tensor, 0)
+        assert counted["y"] == ((K - 1) * tensor, K * tensor)
+        assert rank or counted["dt"] == (K * tensor, 0)
+        assert counted["A"] == (4 * K * E * N, 0)
+        assert triton_traffic.total(counted) <= 1.15 * triton_traffic.minimum_forward(inputs)
+        counted = triton_traffic.count_backward(inputs, settings, backward_blocks(*sizes))
+        sweeps = 2 if kind == "2d" else 1
+        assert counted["x"] == (sweeps * K * tensor, 0)
+        assert counted["dy"] == (K * tensor, 0)
+        assert counted["dx"] == ((K - 1) * tensor, K * tensor)
+        bound = 1.5 if kind == "2d" else 1.15
+        assert triton_traffic.total(counted) <= bound * triton_traffic.minimum_backward(inputs, settings)
