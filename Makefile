@@ -45,12 +45,19 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP_INSTALL) --editable ".[dev]"
 	@touch $@
 
-# The tests of the MPI conversion need an MPI library.
+# The Triton kernels are tested with the release of constraints.txt and with a newer one, beside it.
+NEWER_TRITON := $(abspath $(VENV))/triton-3.9.0
+$(NEWER_TRITON): $(VENV)/.installed-dev
+	rm -rf $@ $@.new
+	$(BIN)/python -m pip install --quiet --no-deps --target $@.new triton==3.9.0
+	mv $@.new $@
+
+# The tests of the MPI conversion need an MPI library, those of the CPU kernel a C++ compiler.
 system-packages:
-	@if command -v mpirun >/dev/null; then :; \
+	@if command -v mpirun >/dev/null && command -v c++ >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "Installing openmpi-bin"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y openmpi-bin >/dev/null; \
-	else echo "No mpirun, and no right to install it: the tests of the MPI conversion will be SKIPPED"; fi
+	  echo "Installing openmpi-bin and g++"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y openmpi-bin g++ >/dev/null; \
+	else echo "No mpirun or no c++, and no right to install it: tests of the MPI conversion or of the CPU kernel will not run"; fi
 
 # One folder in which every part stands where it is imported from, for tools that read files.
 view:
@@ -69,8 +76,8 @@ types: view
 imports: view
 	cd build/view && PYTHONPATH=. $(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-cache
 
-unit-tests:
-	$(BIN)/python -m pytest --cov --cov-report=term --durations=10
+unit-tests: $(NEWER_TRITON)
+	GEOMANO_NEWER_TRITON=$(NEWER_TRITON) $(BIN)/python -m pytest --cov --cov-report=term --durations=10
 
 wheel: install-dev
 	$(BIN)/python -m build --wheel --outdir dist .

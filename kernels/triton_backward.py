@@ -17,6 +17,8 @@ where lam belongs to h, mu to g (1d: mu = lam). With Bx = B delta x, and the cor
 No sum crosses programs: what is summed over channels leaves one partial per channel block, what is summed over
 positions one per sample, and torch adds them in a fixed order. So two runs are bit-equal.
 """
+# mypy: disable-error-code="no-untyped-def"
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
 
 import triton
 import triton.language as tl
@@ -27,6 +29,7 @@ from geomano_hpc.kernels.triton_forward import (
     compose,
     load_parameters,
     load_time_step,
+    only_if,
     pick,
     tile_positions,
 )
@@ -102,6 +105,7 @@ def backward_kernel(
     block = (program % blocks).to(tl.int64)
     b = (program // blocks).to(tl.int64)
     first_channel = block * BE
+    positions += 0 * b  # 64-bit from here on: N times the points of a large batch exceeds 32
     channel = tl.arange(0, BE)
     is_channel = tl.full([BE], 1, tl.int1) if EVEN else first_channel + channel < E
     dstate = tl.arange(0, N_BLOCK)
@@ -189,8 +193,8 @@ def backward_kernel(
             hor_out = Q_hor + (b * 2 + (tile_j + 1) % 2) * N * TH * E
             ver_in = Q_ver + ((b * 2 + tile_i % 2) * tiles_w + tile_j) * N * TW * E
             ver_out = Q_ver + ((b * 2 + (tile_i + 1) % 2) * tiles_w + tile_j) * N * TW * E
-            has_right = is_channel[None, :] & (tile_j + 1 < tiles_w)
-            has_below = is_channel[None, :] & (tile + tiles_w < tiles)
+            has_right = only_if(is_channel[None, :], tiles_w - 1 - tile_j)
+            has_below = only_if(is_channel[None, :], tiles - tiles_w - tile)
         else:
             kept_base = kept + (b * tiles + tile) * N * E
 
@@ -222,7 +226,7 @@ def backward_kernel(
                 a3 = tl.reshape(a, [TH, TW, BE])
                 first_column = tl.where(column[None, :, None] == 0, a3 * tl.reshape(mu, [TH, TW, BE]), 0.0)
                 first_row = tl.where(row[:, None, None] == 0, a3 * tl.reshape(lam, [TH, TW, BE]), 0.0)
-                at_left, at_top = is_channel[None, :] & (tile_j > 0), is_channel[None, :] & (tile_i > 0)
+                at_left, at_top = only_if(is_channel[None, :], tile_j), only_if(is_channel[None, :], tile_i)
                 tl.store(hor_out + s * TH * E + hor_offset, tl.sum(first_column, axis=1), mask=at_left)
                 tl.store(ver_out + s * TW * E + ver_offset, tl.sum(first_row, axis=0), mask=at_top)
 
@@ -268,7 +272,7 @@ def backward_kernel(
 
         dx_pointer = dx + (i * dx_i + j * dx_j)[:, None] + channel[None, :]
         skip_e = tl.load(D + channel, mask=is_channel, other=0.0)
-        before = tl.load(dx_pointer, mask=is_element & (first == 0), other=0.0)
+        before = tl.load(dx_pointer, mask=only_if(is_element, 1 - first), other=0.0)
         tl.store(dx_pointer, before + du * delta + skip_e[None, :] * dy_tile, mask=is_element)
         draw = (ddelta + du * x_tile) * softplus_slope(delta)
         flow = add_to_row(flow, row_of_table, N_BLOCK, tl.sum(x_tile * dy_tile, axis=0))

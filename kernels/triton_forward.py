@@ -7,6 +7,8 @@ so that i and j always count rows and columns of the turned grid. Offsets are 64
 
 Positions and channels outside the grid are neutral: a time step of 0 gives Abar = 1 and an input of 0.
 """
+# mypy: disable-error-code="no-untyped-def"
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
 
 import triton
 import triton.language as tl
@@ -58,6 +60,15 @@ def along_lanes(tile):
     """
     P: tl.constexpr = tile.shape[0]
     return tl.gather(tile, tl.broadcast_to(tl.arange(0, P)[:, None], tile.shape), 0)
+
+
+@triton.jit
+def only_if(mask, number):
+    """The mask if a scalar is positive, else nothing.
+
+    The comparison is between blocks, since the interpreter of Triton 3.9 refuses masks made from a scalar one.
+    """
+    return mask & (tl.zeros(mask.shape, tl.int32) + number > 0)
 
 
 @triton.jit
@@ -203,7 +214,9 @@ def forward_kernel(
             bx = B_p[:, None] * u
             if TWO_D:
                 # Lines 17 to 20: along the rows.
-                hor = tl.load(hor_in_base + s * TH * E + hor_offset, mask=is_channel[None, :] & (tile_j > 0), other=0.0)
+                hor = tl.load(
+                    hor_in_base + s * TH * E + hor_offset, mask=only_if(is_channel[None, :], tile_j), other=0.0
+                )
                 a3 = tl.reshape(a, [TH, TW, BE])
                 a_row, g_row = tl.associative_scan((a3, tl.reshape(bx, [TH, TW, BE])), 1, compose)
                 g = g_row + a_row * hor[:, None, :]
@@ -211,17 +224,19 @@ def forward_kernel(
                 tl.store(
                     hor_out_base + s * TH * E + hor_offset,
                     last_column,
-                    mask=is_channel[None, :] & (tile_j + 1 < tiles_w),
+                    mask=only_if(is_channel[None, :], tiles_w - 1 - tile_j),
                 )
                 # Lines 21 to 24: along the columns; the carry is P_ver, where line 22 prints P_hor.
-                ver = tl.load(ver_in_base + s * TW * E + ver_offset, mask=is_channel[None, :] & (tile_i > 0), other=0.0)
+                ver = tl.load(
+                    ver_in_base + s * TW * E + ver_offset, mask=only_if(is_channel[None, :], tile_i), other=0.0
+                )
                 a_column, h_column = tl.associative_scan((a3, g), 0, compose)
                 h3 = h_column + a_column * ver[None, :, :]
                 last_row = tl.sum(tl.where(row[:, None, None] == TH - 1, h3, 0.0), axis=0)
                 tl.store(
                     ver_out_base + s * TW * E + ver_offset,
                     last_row,
-                    mask=is_channel[None, :] & (tile + tiles_w < tiles),
+                    mask=only_if(is_channel[None, :], tiles - tiles_w - tile),
                 )
                 h = tl.reshape(h3, [P, BE])
             else:
@@ -240,7 +255,7 @@ def forward_kernel(
 
         if OUTPUT:
             y_pointer = y + (i * y_i + j * y_j)[:, None] + channel[None, :]
-            y_tile += tl.load(y_pointer, mask=is_element & (first == 0), other=0.0)
+            y_tile += tl.load(y_pointer, mask=only_if(is_element, 1 - first), other=0.0)
             tl.store(y_pointer, y_tile, mask=is_element)
         if TWO_D:
             tl.debug_barrier()  # the next tile reads carries that other threads of this program wrote

@@ -30,6 +30,16 @@ def kernels(
     out: Annotated[
         Path | None, typer.Option(help="JSON file for the numbers. By default benchmarks/kernels-DATE.json.")
     ] = None,
+    gpu_audit: Annotated[
+        bool,
+        typer.Option(
+            "--gpu-audit", help="Instead of timing: memory traffic and roofline of the Triton kernels, no GPU needed."
+        ),
+    ] = False,
+    compile_for_gpus: Annotated[
+        bool,
+        typer.Option("--compile", help="With --gpu-audit: compile for six GPUs too; registers and spills. Minutes."),
+    ] = False,
 ) -> None:
     """Time the scan on every backend of this machine's CPU, against the plain-torch reference in the same run.
 
@@ -40,7 +50,11 @@ def kernels(
       geomano bench kernels
       geomano bench kernels --shape darcy --batch 4
       geomano bench kernels --size 32 32 64 16 --out bench.json
+      geomano bench kernels --gpu-audit --compile
     """
+    if gpu_audit:
+        _audit(compile_for_gpus)
+        return
     from dataclasses import replace
 
     from geomano_hpc.bench.kernels import SHAPES, Shape, bench_kernels
@@ -58,6 +72,27 @@ def kernels(
     for line in _table(content["rows"]):
         typer.echo(line)
     typer.echo(f"wrote {out}", err=True)
+
+
+def _audit(compile_for_gpus: bool) -> None:
+    import os
+    import subprocess
+    import sys
+
+    from geomano_hpc.bench.gpu_audit import audit_kernels, roofline_table, traffic_table
+    from geomano_hpc.errors import GeomanoError
+
+    typer.echo("counting memory traffic in Triton's interpreter: about a minute", err=True)
+    audits = audit_kernels()
+    for line in [*traffic_table(audits), "", *roofline_table(audits)]:
+        typer.echo(line)
+    if compile_for_gpus:
+        typer.echo("compiling every kernel for six GPUs: some minutes", err=True)
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        command = [sys.executable, "-m", "geomano_hpc.kernels.triton_compile"]
+        typer.echo("")
+        if subprocess.run(command, env=environment, check=False).returncode:
+            raise GeomanoError("a kernel does not compile: see above")
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
