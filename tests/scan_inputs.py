@@ -48,7 +48,7 @@ def scan_and_gradients(
     inputs: dict[str, Any], rounded_to: torch.dtype | None = None, **options: Any
 ) -> dict[str, torch.Tensor]:
     """y, and the gradient of a weighted sum of y by every input that is there; the weights may be rounded."""
-    leaves = {name: None if t is None else t.detach().requires_grad_() for name, t in inputs.items()}
+    leaves: dict[str, Any] = {name: None if t is None else t.detach().requires_grad_() for name, t in inputs.items()}
     y = geo_scan(**leaves, **options)
     weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).cos().view_as(y)
     weights = weights.to(rounded_to or y.dtype).to(y.dtype)

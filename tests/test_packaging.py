@@ -75,7 +75,13 @@ def test_wheel_holds_every_module_and_nothing_beside_the_package(wheel: Path) ->
     modules = {module_of(name) for name in names if name.endswith(".py")}
     assert modules == {module_of(name) for name in SOURCES}
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"geomano_hpc"}
-    expected = {"geomano_hpc/py.typed", "geomano_hpc/config/recipes/darcy.yaml", "geomano_hpc/launch/studies/demo.yaml", "geomano_hpc/kernels/cpu/scan.cpp", "geomano_hpc/kernels/cpu/lanes.h"}
+    expected = {
+        "geomano_hpc/py.typed",
+        "geomano_hpc/config/recipes/darcy.yaml",
+        "geomano_hpc/launch/studies/demo.yaml",
+        "geomano_hpc/kernels/cpu/scan.cpp",
+        "geomano_hpc/kernels/cpu/lanes.h",
+    }
     assert expected <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

@@ -9,13 +9,14 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from geomano_hpc.bench.scan_problem import SHAPES, Shape
 from geomano_hpc.errors import GeomanoError
+from geomano_hpc.progress import progress
 
-_COUNTED_GRID = 16  # rows and columns; whole tiles of every size, so that no tile hangs over an edge
 _PARAMETERS = ("A", "D", "R", "bias", "weight", "dA", "dR", "dD", "dbias", "dweight")
 
 
@@ -66,10 +67,19 @@ class Audit:
         return max(memory, exp), "memory" if memory > exp else "exp"
 
 
-def audit_kernels(cases: list[tuple[str, str, int]] | None = None) -> list[Audit]:
-    """Count in Triton's interpreter, in a process of its own."""
-    command = [sys.executable, "-m", __name__, json.dumps(CASES if cases is None else cases)]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+def audit_kernels(cases: list[tuple[str, str, int]], show_progress: bool = False) -> list[Audit]:
+    """Count each case in Triton's interpreter, in a process of its own, two at a time."""
+    with ThreadPoolExecutor(2) as pool, progress("audit", len(cases), shown=show_progress) as advance:
+        audits = []
+        for case, found in zip(cases, pool.map(_audit, cases), strict=True):
+            audits += found
+            advance(f"{case[0]} {case[1]} batch {case[2]}")
+    return audits
+
+
+def _audit(case: tuple[str, str, int]) -> list[Audit]:
+    command = [sys.executable, "-m", __name__, json.dumps(case)]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if found.returncode:
         raise GeomanoError(f"counting the traffic failed: {(found.stderr.strip().splitlines() or ['?'])[-1]}")
@@ -84,14 +94,16 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
     from geomano_hpc.kernels.triton_blocks import NOMINAL_MULTIPROCESSORS, backward_blocks, forward_blocks
 
     recipe = SHAPES[name]
-    small = Shape(1, _COUNTED_GRID, _COUNTED_GRID, recipe.channels, recipe.dstate, recipe.rank)
-    inputs = ScanInputs(**{key: tensor.detach() for key, tensor in small.inputs(torch.float32).items()})
     settings = ScanSettings(order_set("paper"), kind, "equation")
-    grow = batch * recipe.height * recipe.width / _COUNTED_GRID**2
     updates = batch * recipe.height * recipe.width * recipe.channels * recipe.dstate * recipe.directions
     sizes = (batch, recipe.channels, recipe.rank, kind, NOMINAL_MULTIPROCESSORS)
     rows = []
     for part, blocks in (("forward", forward_blocks(*sizes)), ("backward", backward_blocks(*sizes))):
+        height, width = max(8, blocks.tile_h), 16  # whole tiles: none hangs over an edge
+        small = Shape(1, height, width, recipe.channels, recipe.dstate, recipe.rank)
+        tensors = small.inputs(torch.float32).items()
+        inputs = ScanInputs(**{key: tensor.detach().contiguous() for key, tensor in tensors})
+        grow = batch * recipe.height * recipe.width / (height * width)
         if part == "forward":
             counted = triton_traffic.count_forward(inputs, settings, True, blocks)
             minimum = triton_traffic.minimum_forward(inputs)
@@ -146,4 +158,4 @@ def roofline_table(audits: list[Audit]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps([row for case in json.loads(sys.argv[1]) for row in _count(*case)]))
+    print(json.dumps(_count(*json.loads(sys.argv[1]))))

@@ -79,11 +79,11 @@ def _audit(compile_for_gpus: bool) -> None:
     import subprocess
     import sys
 
-    from geomano_hpc.bench.gpu_audit import audit_kernels, roofline_table, traffic_table
+    from geomano_hpc.bench.gpu_audit import CASES, audit_kernels, roofline_table, traffic_table
     from geomano_hpc.errors import GeomanoError
 
-    typer.echo("counting memory traffic in Triton's interpreter: about a minute", err=True)
-    audits = audit_kernels()
+    typer.echo("counting memory traffic in Triton's interpreter: some minutes", err=True)
+    audits = audit_kernels(CASES, show_progress=True)
     for line in [*traffic_table(audits), "", *roofline_table(audits)]:
         typer.echo(line)
     if compile_for_gpus:

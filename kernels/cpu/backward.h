@@ -34,24 +34,24 @@ struct TileGradients {
 };
 
 // What one point of one group of kStates dstates adds to the gradients, once lambda and mu are known.
-template <typename T, Correction correction>
+template <typename T, Correction correction, bool needs_R>
 struct PointGradients {
   const Lanes<T>&delta, &u, &dy;
   Lanes<T>&du, &ddelta;
 
   __attribute__((always_inline)) void add(const Parameters<T>& parameters, int64_t s, T b, T c, const Lanes<T>& h, const Lanes<T>& mu,
-                  const Lanes<T>& exponent, T* dA, T* dR, bool needs_R, typename Lanes<T>::Vec& dB,
+                  const Lanes<T>& exponent, T* dA, T* dR, typename Lanes<T>::Vec& dB,
                   typename Lanes<T>::Vec& dC) const {
     ddelta = fma(exponent, Lanes<T>::load(&parameters.A[s * kLanes]), ddelta);
     fma(exponent, delta, Lanes<T>::load(dA)).store(dA);
     Lanes<T> dbu = mu, read = h;
     if constexpr (correction != Correction::none) {
       const Lanes<T> minus_r = Lanes<T>::load(&parameters.minus_R[s * kLanes]);
-      const Lanes<T> bu = Lanes<T>::all(b) * u;
+      const Lanes<T> bu = Lanes<T>::all(b) * u;  // unused, and left out, in the equation form with a fixed R
       const Lanes<T> corrected_dy = correction == Correction::state ? Lanes<T>::all(c) * dy : dy;
       dbu = fma(minus_r, corrected_dy, mu);
       if constexpr (correction == Correction::state) read = fma(minus_r, bu, h);
-      if (needs_R) (Lanes<T>::load(dR) - bu * corrected_dy).store(dR);
+      if constexpr (needs_R) (Lanes<T>::load(dR) - bu * corrected_dy).store(dR);
     }
     du = fma(Lanes<T>::all(b), dbu, du);
     dB = folded_product(u, dbu);
@@ -59,9 +59,9 @@ struct PointGradients {
   }
 };
 
-template <typename T, Correction correction, bool tame>
+template <typename T, Correction correction, bool needs_R, bool tame>
 void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, int64_t padded, int64_t row_size,
-                      int64_t s0, const T* start, T* lambda, bool needs_R, TileGradients<T, kTile1d>& grad) {
+                      int64_t s0, const T* start, T* lambda, TileGradients<T, kTile1d>& grad) {
   for (int64_t m = 0; m < tile.size; ++m) {
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
     const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
@@ -74,7 +74,7 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
   for (int64_t m = tile.size - 1; m >= 0; --m) {
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]), dy = Lanes<T>::load(grad.dy[m]);
     Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
-    const PointGradients<T, correction> point{delta, u, dy, du, ddelta};
+    const PointGradients<T, correction, needs_R> point{delta, u, dy, du, ddelta};
     const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
     typename Lanes<T>::Vec sums[2 * kStates];
     for (int64_t q = 0; q < kStates; ++q) {
@@ -84,7 +84,7 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
       const Lanes<T> passed_on = Lanes<T>::load(grad.a[m][q]) * lambda_s;
       passed_on.store(lambda + s * kLanes);
       const Lanes<T> exponent = passed_on * Lanes<T>::load(before + q * kLanes);
-      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), lambda_s, exponent, grad.dA[q], grad.dR[q], needs_R,
+      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), lambda_s, exponent, grad.dA[q], grad.dR[q],
                 sums[q], sums[kStates + q]);
     }
     du.store(grad.du[m]);
@@ -99,9 +99,9 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
 
 // left: [rows][N][16], top: [columns][N][16] are the states that enter the tile; lambda: [columns][N][16] and
 // mu: [rows][N][16] come from below and from the right and are carried on.
-template <typename T, Correction correction, bool tame>
+template <typename T, Correction correction, bool needs_R, bool tame>
 void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile, int64_t columns, int64_t padded,
-                      int64_t row_size, int64_t s0, const T* left, const T* top, T* lambda, T* mu, bool needs_R,
+                      int64_t row_size, int64_t s0, const T* left, const T* top, T* lambda, T* mu,
                       TileGradients<T, kSide * kSide>& grad) {
   const int64_t state = padded * kLanes;
   for (int64_t m = 0, i = 0, j = 0; m < tile.size; ++m) {
@@ -120,7 +120,7 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
   for (int64_t m = tile.size - 1, i = m / columns, j = columns - 1; m >= 0; --m) {
     const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]), dy = Lanes<T>::load(grad.dy[m]);
     Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
-    const PointGradients<T, correction> point{delta, u, dy, du, ddelta};
+    const PointGradients<T, correction, needs_R> point{delta, u, dy, du, ddelta};
     const T* g_before = j == 0 ? left + i * state + s0 * kLanes : grad.g[m - 1][0];
     const T* h_before = i == 0 ? top + j * state + s0 * kLanes : grad.h[m - columns][0];
     T *lambda_j = lambda + j * state + s0 * kLanes, *mu_i = mu + i * state + s0 * kLanes;
@@ -136,7 +136,7 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
       back.store(mu_i + q * kLanes);
       const Lanes<T> exponent =
           fma(up, Lanes<T>::load(h_before + q * kLanes), back * Lanes<T>::load(g_before + q * kLanes));
-      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), mu_s, exponent, grad.dA[q], grad.dR[q], needs_R, sums[q],
+      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), mu_s, exponent, grad.dA[q], grad.dR[q], sums[q],
                 sums[kStates + q]);
     }
     du.store(grad.du[m]);
@@ -172,15 +172,16 @@ struct Backward {
     std::fill(dD, dD + kLanes, T(0));
     std::fill(dbias, dbias + kLanes, T(0));
     Forward<IO, T>::with_correction(p, parameters, [&](auto correction) {
+      constexpr Correction form = decltype(correction)::value;
       if (p.two_d)
-        direction_2d<decltype(correction)::value>(k);
+        p.needs_R ? direction_2d<form, form != Correction::none>(k) : direction_2d<form, false>(k);
       else
-        direction_1d<decltype(correction)::value>(k);
+        p.needs_R ? direction_1d<form, form != Correction::none>(k) : direction_1d<form, false>(k);
     });
     write_parameter_gradients(k);
   }
 
-  template <Correction correction>
+  template <Correction correction, bool needs_R>
   void direction_1d(int64_t k) {
     const Walk walk(p, p.orders[k]);
     const int64_t N = p.dstate, length = p.height * p.width, state = padded() * kLanes;
@@ -212,11 +213,11 @@ struct Backward {
         for (int64_t s0 = 0; s0 < N; s0 += kStates) {
           start_states(grad);
           if (tile.tame)
-            tile_backward_1d<T, correction, true>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
-                                                  lambda.data(), p.needs_R, grad);
+            tile_backward_1d<T, correction, needs_R, true>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
+                                                  lambda.data(), grad);
           else
-            tile_backward_1d<T, correction, false>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
-                                                   lambda.data(), p.needs_R, grad);
+            tile_backward_1d<T, correction, needs_R, false>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
+                                                   lambda.data(), grad);
           finish_states(s0, grad);
         }
         finish_tile(k, tile, grad);
@@ -224,7 +225,7 @@ struct Backward {
     }
   }
 
-  template <Correction correction>
+  template <Correction correction, bool needs_R>
   void direction_2d(int64_t k) {
     const Walk walk(p, p.orders[k]);
     const int64_t N = p.dstate, state = padded() * kLanes, side = kSide * state;
@@ -261,11 +262,11 @@ struct Backward {
         for (int64_t s0 = 0; s0 < N; s0 += kStates) {
           start_states(grad);
           if (tile.tame)
-            tile_backward_2d<T, correction, true>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
-                                                  &lambda[j * side], mu.data(), p.needs_R, grad);
+            tile_backward_2d<T, correction, needs_R, true>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
+                                                  &lambda[j * side], mu.data(), grad);
           else
-            tile_backward_2d<T, correction, false>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
-                                                   &lambda[j * side], mu.data(), p.needs_R, grad);
+            tile_backward_2d<T, correction, needs_R, false>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
+                                                   &lambda[j * side], mu.data(), grad);
           finish_states(s0, grad);
         }
         finish_tile(k, tile, grad);
@@ -280,7 +281,16 @@ struct Backward {
       Lanes<T>::load(dy.at(tile.position[m])).store(grad.dy[m]);
       Lanes<T>::all(0).store(grad.du[m]);
       Lanes<T>::all(0).store(grad.ddelta[m]);
+      __builtin_prefetch(dx.at(tile.position[m]), 1);  // for finish_tile
+      const char* sums = reinterpret_cast<const char*>(partial_row(k, tile.position[m]));
+      for (int64_t byte = 0; byte < row_size() * static_cast<int64_t>(sizeof(T)); byte += 64)
+        __builtin_prefetch(sums + byte, 1);
     }
+  }
+
+  T* partial_row(int64_t k, int64_t position) const {
+    const int64_t row = ((b * p.groups + group) * p.height * p.width + position) * p.directions + k;
+    return static_cast<T*>(p.partial) + row * row_size();
   }
 
   template <int64_t kPositions>
@@ -344,10 +354,9 @@ struct Backward {
     }
     // dB, dC and ddt_low are sums over all channels: this block's share goes to its group's partial sums.
     const int64_t width = row_size();
-    T* partial = static_cast<T*>(p.partial) + ((b * p.groups + group) * positions * p.directions + k) * width;
     for (int64_t m = 0; m < tile.size; ++m) {
       const T* row = grad.rows.data() + m * width;
-      T* to = partial + tile.position[m] * p.directions * width;
+      T* to = partial_row(k, tile.position[m]);
       if (first_of_group)
         std::memcpy(to, row, width * sizeof(T));
       else

@@ -4,6 +4,7 @@
 #include <ATen/cpu/vec/vec.h>
 
 #include <cstdint>
+#include <limits>
 
 namespace geomano {
 
@@ -75,12 +76,26 @@ inline Lanes<float> exp2_tame(const Lanes<float>& a, const Lanes<float>& b) {
   return out;
 }
 
+// The same for any a b: clamped below, where nothing is left to tell from zero, infinite above, NaN for NaN.
+inline Lanes<float> exp2_any(const Lanes<float>& a, const Lanes<float>& b) {
+  using Vec = Lanes<float>::Vec;
+  const Vec lowest(-126.0f), highest(127.0f), infinity(std::numeric_limits<float>::infinity());
+  const Lanes<float> x = a * b;
+  Lanes<float> clamped;
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i)
+    clamped.v[i] = at::vec::minimum(at::vec::maximum(x.v[i], lowest), highest);
+  Lanes<float> out = exp2_tame(clamped, Lanes<float>::all(1.0f));
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) {
+    out.v[i] = Vec::blendv(out.v[i], infinity, x.v[i] > highest);
+    out.v[i] = Vec::blendv(out.v[i], x.v[i], x.v[i] != x.v[i]);
+  }
+  return out;
+}
+
 template <bool tame>
 inline Lanes<float> exp2_product(const Lanes<float>& a, const Lanes<float>& b) {
   if constexpr (tame) return exp2_tame(a, b);
-  Lanes<float> out;
-  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) out.v[i] = (a.v[i] * b.v[i]).exp2();
-  return out;
+  return exp2_any(a, b);
 }
 
 template <bool tame>

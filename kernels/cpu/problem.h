@@ -239,6 +239,10 @@ void prepare(const Problem& p, int64_t b, int64_t k, int64_t first_channel, cons
   const auto base = [&](const Activation& a) {
     return static_cast<const IO*>(a.data) + b * a.batch_stride + k * a.direction_stride;
   };
+  for (int64_t m = 0; m < size; ++m) {
+    tile.x[m] = x.at(tile.position[m]);
+    __builtin_prefetch(tile.x[m]);
+  }
   const IO *B = base(p.B), *C = base(p.C), *dt = base(p.dt);
   const int64_t B_stride = p.B.position_stride, C_stride = p.C.position_stride, dt_stride = p.dt.position_stride;
   constexpr bool same = std::is_same_v<IO, T>;
@@ -248,6 +252,8 @@ void prepare(const Problem& p, int64_t b, int64_t k, int64_t first_channel, cons
         tile.B[m] = B + tile.position[m] * B_stride;
         tile.C[m] = C + tile.position[m] * C_stride;
         tile.dt_low[m] = dt + tile.position[m] * dt_stride;
+        __builtin_prefetch(tile.B[m]);  // read by the scan, after the time steps are ready
+        __builtin_prefetch(tile.C[m]);
       }
     }
   } else {
@@ -273,7 +279,6 @@ void prepare(const Problem& p, int64_t b, int64_t k, int64_t first_channel, cons
   for (int64_t m = 0; m < size; ++m) {
     const TimeStep<T> step = time_step<with_slope>(Lanes<T>::load(tile.delta[m]));
     step.delta.store(tile.delta[m]);
-    tile.x[m] = x.at(tile.position[m]);
     (step.delta * Lanes<T>::load(tile.x[m])).store(tile.u[m]);
     if constexpr (with_slope) step.slope.store(tile.slope[m]);
     largest = maximum(largest, step.delta);

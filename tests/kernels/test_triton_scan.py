@@ -33,6 +33,7 @@ if not INTERPRETED:
 
 else:
     import numpy as np
+    import triton
     from triton.runtime import interpreter
 
     from geomano_hpc.kernels import triton_scan, triton_traffic
@@ -58,25 +59,15 @@ else:
             step *= 2
         return tensors(data)
 
+    def test_triton_is_the_release_that_was_asked_for() -> None:
+        assert triton.__version__.startswith(os.environ.get("EXPECTED_TRITON", ""))
+
     @pytest.fixture(autouse=True)
-    def _fast_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-        """Scans on whole tiles; and the language is patched once per launch and module, not at every function call."""
+    def _fast_interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Scans on whole tiles."""
         monkeypatch.setattr(interpreter.ScanOps, "generic_scan", scan_whole_tiles)
-        patch, call = interpreter._patch_lang, interpreter.GridExecutor.__call__
-        patched: set[int] = set()
-
-        def patch_once(function: Any) -> Any:
-            if id(function.__globals__) in patched:
-                return None
-            patched.add(id(function.__globals__))
-            return patch(function)
-
-        def launch(self: Any, *arguments: Any, **options: Any) -> Any:
-            patched.clear()
-            return call(self, *arguments, **options)
-
-        monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
-        monkeypatch.setattr(interpreter.GridExecutor, "__call__", launch)
+        with triton_traffic.patched_once():
+            yield
 
     @pytest.fixture(autouse=True)
     def _poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
