@@ -99,7 +99,9 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
     sizes = (batch, recipe.channels, recipe.rank, kind, NOMINAL_MULTIPROCESSORS)
     rows = []
     for part, blocks in (("forward", forward_blocks(*sizes)), ("backward", backward_blocks(*sizes))):
-        height, width = max(8, blocks.tile_h), 16  # whole tiles: none hangs over an edge
+        # Whole tiles, so that none hangs over an edge; in 2D two by two, of which half the edges carry something.
+        height, width = (2 * blocks.tile_h, 2 * blocks.tile_w) if kind == "2d" else (8, 16)
+        inner = 2 - blocks.tile_h / recipe.height - blocks.tile_w / recipe.width if kind == "2d" else 1.0
         small = Shape(1, height, width, recipe.channels, recipe.dstate, recipe.rank)
         tensors = small.inputs(torch.float32).items()
         inputs = ScanInputs(**{key: tensor.detach().contiguous() for key, tensor in tensors})
@@ -125,7 +127,7 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
                     part,
                     f"{blocks.tile_h} x {blocks.tile_w} x {blocks.channels}",
                     {key: count for key, count in scaled.items() if key not in triton_traffic.CARRIES},
-                    sum(count for key, count in scaled.items() if key in triton_traffic.CARRIES),
+                    inner * sum(count for key, count in scaled.items() if key in triton_traffic.CARRIES),
                     (minimum - parameters) * grow + parameters * batch,
                     updates * (2 if part == "backward" and kind == "2d" else 1),
                 )
