@@ -253,3 +253,38 @@ def test_auto_takes_triton_on_a_gpu_then_cpu_then_torch_and_says_so(
     with pytest.raises(BackendError, match="'cpu' is not available: no compiler"):
         choose_backend("cpu", "cpu")
     backends._choose.cache_clear()
+
+
+@every_backend
+def test_expansions_printed_in_the_paper(backend: str) -> None:
+    """3 x 3 grid, constant Abar and Bbar. "Theoretical Insights": h_4 of the four directions; appendix "Geometric
+    Consistency": x_{1,1} reaches x_{3,3} with A^8 in 1D and with A^4 in 2D."""
+    exponents_of_h4 = [
+        {0: 4, 1: 3, 2: 2, 3: 1, 4: 0},
+        {8: 4, 7: 3, 6: 2, 5: 1, 4: 0},
+        {0: 4, 3: 3, 6: 2, 1: 1, 4: 0},
+        {8: 4, 5: 3, 2: 2, 7: 1, 4: 0},
+    ]
+    a, delta = 0.5, 1.0
+    ones = torch.ones(1, 3, 3, 1, 1, dtype=torch.float64)
+    constant = {
+        "dt": ones * math.log(math.expm1(delta)),  # softplus of it is delta
+        "A": torch.full((1, 1, 1), math.log(a) / delta, dtype=torch.float64),
+        "B": ones,
+        "C": ones,
+        "D": torch.zeros(1, 1, dtype=torch.float64),
+        "R": None,
+        "dt_bias": torch.zeros(1, 1, dtype=torch.float64),
+    }
+
+    def reached(source: int, order: ScanOrder, kind: str) -> torch.Tensor:
+        x = torch.zeros(1, 3, 3, 1, dtype=torch.float64)
+        x.view(-1)[source] = 1.0
+        return geo_scan(x, **constant, orders=(order,), kind=kind, backend=backend).flatten()  # type: ignore[arg-type]
+
+    for order, exponents in zip(PAPER, exponents_of_h4, strict=True):
+        for source in range(9):
+            expected = a ** exponents[source] if source in exponents else 0.0
+            assert reached(source, order, "1d")[4].item() == pytest.approx(expected)
+    assert reached(0, PAPER[0], "1d")[8].item() == pytest.approx(a**8)
+    assert reached(0, PAPER[0], "2d")[8].item() == pytest.approx(a**4)

@@ -17,19 +17,30 @@ from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.orders import ORDER_SETS, ScanOrder
 from geomano_hpc.kernels.reference import geo_scan_reference, time_step
+from tests.scan_inputs import assert_like_reference, random_inputs
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 if not INTERPRETED:
 
-    def test_in_the_interpreter() -> None:
-        """Runs every check of this file."""
+    def check_in_the_interpreter(environment: dict[str, str]) -> None:
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
-        run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+        variables = os.environ | {"TRITON_INTERPRET": "1"} | environment
+        run = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
         assert "passed" in run.stdout
         assert "skipped" not in run.stdout
+
+    def test_in_the_interpreter() -> None:
+        """Runs every check of this file."""
+        check_in_the_interpreter({})
+
+    NEWER = os.environ.get("GEOMANO_NEWER_TRITON", "")
+
+    @pytest.mark.skipif(not NEWER, reason="GEOMANO_NEWER_TRITON names no folder with a newer triton; make test sets it")
+    def test_in_the_interpreter_of_a_newer_triton() -> None:
+        check_in_the_interpreter({"PYTHONPATH": NEWER, "EXPECTED_TRITON": "3.9"})
 
 else:
     import numpy as np
@@ -234,6 +245,12 @@ else:
     def test_the_interpreters_own_scan(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interpreter.ScanOps, "generic_scan", own_scan)
         check(make(height=2, width=3, E=2, N=1), ScanSettings((ScanOrder(),), "2d", "equation"), blocks=Blocks(2, 2, 2))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_through_the_operator(kind: str) -> None:
+        """geo_scan finds the backend, keeps what the backward needs, and autograd gets every gradient."""
+        inputs = random_inputs(1, 3, 5, channels=5, dstate=2, K=2, rank=2, dtype=torch.float32)
+        assert_like_reference(inputs, 2e-5, orders=ORDER_SETS["sequence"], kind=kind, backend="triton")
 
     def test_float64_is_refused() -> None:
         inputs = ScanInputs(*(None if t is None else t.double() for t in make()))  # type: ignore[arg-type]
