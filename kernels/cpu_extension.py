@@ -54,7 +54,7 @@ def unavailable_because() -> str | None:
     if cached_library().exists():
         return None
     for tool in (compiler(), "ninja"):
-        if shutil.which(tool) is None:
+        if shutil.which(tool, path=_search_path()) is None:
             return f"no {tool} on this machine to compile it (set CXX to a C++ compiler, pip install ninja)"
     return None
 
@@ -67,6 +67,11 @@ def describe() -> str:
 
 def compiler() -> str:
     return os.environ.get("CXX", "c++")
+
+
+def _search_path() -> str:
+    """Programs of this Python's environment are found even where it is not activated."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 @lru_cache
@@ -85,7 +90,7 @@ def _cache() -> Path:
 def _compile_once(path: Path) -> None:
     try:
         path.parent.parent.mkdir(parents=True, exist_ok=True)
-        lock_file = path.parent.with_suffix(".lock").open("w")
+        lock_file = _beside(path, "lock").open("w")
     except OSError as error:
         raise BackendError(
             f"scan backend 'cpu': cannot write its cache {_cache()}: {error}; set GEOMANO_CACHE to another folder"
@@ -100,12 +105,18 @@ def _compile_once(path: Path) -> None:
             _compile(path)
 
 
+def _beside(path: Path, suffix: str) -> Path:
+    return path.parent.parent / f"{path.parent.name}.{suffix}"
+
+
 def _compile(path: Path) -> None:
     from torch.utils import cpp_extension
 
     capability = torch.backends.cpu.get_cpu_capability()
     _say(f"compiling the scan kernel for {capability} (once, about half a minute) into {path.parent}")
     with tempfile.TemporaryDirectory(prefix=f"{path.parent.name}.", dir=path.parent.parent) as folder:
+        before = os.environ.get("PATH", os.defpath)
+        os.environ["PATH"] = _search_path()
         try:
             cpp_extension.load(
                 name=path.stem,
@@ -116,14 +127,16 @@ def _compile(path: Path) -> None:
                 is_python_module=False,
             )
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-            log = path.parent.with_suffix(".log")
+            log = _beside(path, "log")
             log.write_text(str(error))
             raise BackendError(
                 f"scan backend 'cpu' does not compile with {compiler()}: see {log}; "
                 "or choose another backend by name (model.scan_backend: torch)"
             ) from error
+        finally:
+            os.environ["PATH"] = before
         path.parent.mkdir(exist_ok=True)
-        (Path(folder) / _LIBRARY).rename(path)
+        next(Path(folder).glob("*.so")).rename(path)  # a second compilation of a process gets another name
 
 
 def _say(message: str) -> None:

@@ -46,7 +46,7 @@ def carries_size(inputs: ScanInputs, settings: ScanSettings) -> int:
         return 0
     batch, height, width, channels = inputs.x.shape
     K, dstate = inputs.A.shape[0], inputs.A.shape[-1]
-    interval = _interval(K, dstate)
+    interval = _interval(K, dstate, inputs.x.element_size())
     intervals = (height * width + interval - 1) // interval
     return batch * ((channels + LANES - 1) // LANES) * K * intervals * dstate * LANES
 
@@ -104,9 +104,10 @@ def _workspace(size: int, dtype: torch.dtype) -> torch.Tensor:
     return kept
 
 
-def _interval(K: int, dstate: int) -> int:
+def _interval(K: int, dstate: int, element_bytes: int) -> int:
     """Positions between two kept states, so many that they take at most twice the memory of x, whatever K and N are."""
-    return max(1, (K * dstate // 2 + TILE - 1) // TILE) * TILE
+    wider = 2 if element_bytes == 2 else 1  # states are float32 where x is bfloat16
+    return max(1, (wider * K * dstate // 2 + TILE - 1) // TILE) * TILE
 
 
 def _groups(inputs: ScanInputs) -> int:
@@ -119,7 +120,8 @@ def _groups(inputs: ScanInputs) -> int:
     blocks = -(-inputs.x.shape[-1] // LANES)
     summed = inputs.B.numel() + inputs.C.numel() + (0 if inputs.dt_weight is None else inputs.dt.numel())
     activations = 3 * inputs.x.numel() + 2 * (inputs.dt.numel() + inputs.B.numel() + inputs.C.numel())
-    most = max(1, min(blocks, 19 * activations // (20 * summed)))
+    wider = 2 if inputs.x.element_size() == 2 else 1  # sums are float32 where the activations are bfloat16
+    most = max(1, min(blocks, 19 * activations // (20 * summed * wider)))
     return 1 << (most.bit_length() - 1)  # a power of two: the groups are of one size
 
 
@@ -133,7 +135,7 @@ def _problem(inputs: ScanInputs, settings: ScanSettings) -> _Problem:
         problem.orders[k] = order.code
     problem.two_d = settings.kind == "2d"
     problem.state_form = settings.correction == "state"
-    problem.interval = _interval(problem.directions, problem.dstate)
+    problem.interval = _interval(problem.directions, problem.dstate, inputs.x.element_size())
     problem.threads = torch.get_num_threads()
     for name in ("x", "dt", "B", "C"):
         setattr(problem, name, _activation(getattr(inputs, name)))
@@ -144,7 +146,12 @@ def _problem(inputs: ScanInputs, settings: ScanSettings) -> _Problem:
 
 
 def _activation(tensor: torch.Tensor) -> _Activation:
-    return _Activation(tensor.data_ptr(), tensor.stride(0), tensor.stride(2), tensor.stride(3))
+    return _Activation(tensor.data_ptr(), tensor.stride(0), _position_stride(tensor), tensor.stride(3))
+
+
+def _position_stride(tensor: torch.Tensor) -> int:
+    """Torch leaves the stride of an axis of length 1 open, whatever it calls contiguous."""
+    return tensor.stride(2) if tensor.shape[2] > 1 else tensor.stride(1)
 
 
 def _readable(inputs: ScanInputs) -> ScanInputs:
@@ -157,9 +164,10 @@ def _readable(inputs: ScanInputs) -> ScanInputs:
 
 def _one_stride(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself if its values lie side by side and its positions at one distance, as in a split projection."""
-    width = tensor.shape[2]
-    readable = tensor.stride(-1) == 1 and tensor.stride(1) == width * tensor.stride(2)
-    return tensor if readable else tensor.contiguous()
+    height, width = tensor.shape[1:3]
+    side_by_side = tensor.stride(-1) == 1 or tensor.shape[-1] == 1
+    one_distance = height == 1 or width == 1 or tensor.stride(1) == width * tensor.stride(2)
+    return tensor if side_by_side and one_distance else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _call(direction: str, dtype: torch.dtype, problem: _Problem) -> None:

@@ -54,6 +54,10 @@ def check(inputs: ScanInputs, settings: ScanSettings) -> None:
         "dt_bias": (K, channels),
         "dt_weight": (K, channels, rank),
     }
+    sizes = {"batch": batch, "H": height, "W": width, "E": channels, "N": dstate, "rank of dt": rank}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"geo_scan: {name} is {size}, expected at least 1")
     if not 1 <= K <= 8:
         raise ValueError(f"geo_scan: {K} scan orders, expected 1 to 8")
     for name, shape in shapes.items():

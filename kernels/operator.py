@@ -84,7 +84,11 @@ def geo_scan_backward_op(
     """The gradients in the order of ScanInputs, without those of inputs that are None and of an R that needs none."""
     inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
     settings = _settings(orders, kind, correction)
-    grads = load_backend(backend).backward(dy, inputs, settings, carries, needs_R)
+    module = load_backend(backend)
+    expected = module.carries_size(inputs, settings)
+    if carries.numel() != expected:
+        raise ValueError(f"geo_scan_backward: {carries.numel()} carries, expected {expected} from the forward")
+    grads = module.backward(dy, inputs, settings, carries, needs_R)
     return [grad for grad in grads if grad is not None]
 
 
@@ -113,7 +117,8 @@ def _(
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     *tensors, orders, kind, correction, backend, keep_carries = inputs
-    assert keep_carries, "geo_scan: a scan that needs gradients must keep its carries"
+    if not keep_carries:
+        raise ValueError("geo_scan: a scan that needs gradients must keep its carries (keep_carries=True)")
     ctx.save_for_backward(*tensors, output[1])
     ctx.mark_non_differentiable(output[1])
     ctx.settings = (orders, kind, correction, backend)
@@ -136,8 +141,9 @@ def _under_autocast(device: str) -> None:
     """Activations in autocast's precision, parameters and hidden states in float32."""
 
     def cast(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        dtype = torch.get_autocast_dtype(device)
         tensors = ScanInputs(*arguments[: len(ScanInputs._fields)])
+        double = tensors.x.dtype == torch.float64  # which autocast leaves alone
+        dtype = torch.float64 if double else torch.get_autocast_dtype(device)
         activations = {name: getattr(tensors, name).to(dtype) for name in ("x", "dt", "B", "C")}
         parameters = {
             name: None if tensor is None else tensor.to(state_dtype(dtype))

@@ -6,6 +6,7 @@ Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of t
 from collections.abc import Sequence
 
 import torch
+from torch.autograd import forward_ad
 
 from geomano_hpc.kernels.backends import choose_backend
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, check, state_dtype
@@ -53,7 +54,7 @@ def geo_scan(
         y [B, H, W, E]
     """
     device = x.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:  # autocast leaves float64 alone
         x, dt, B, C = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (x, dt, B, C))
     settings = ScanSettings(tuple(orders), kind, correction)
     precision = state_dtype(x.dtype)
@@ -65,6 +66,10 @@ def geo_scan(
     chosen = choose_backend(backend, device)
     if chosen == "reference":
         return _reference(inputs, settings)
+    if forward_ad._current_level >= 0 and any(
+        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in inputs
+    ):
+        raise NotImplementedError(f"geo_scan: backend {chosen!r} has no forward-mode derivative; take 'reference'")
     needs_grad = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs)
     y, _ = geo_scan_op(*inputs, [order.code for order in orders], kind, correction, chosen, needs_grad)
     return y

@@ -56,7 +56,11 @@ class _Plan:
     def __init__(self, inputs: ScanInputs, settings: ScanSettings):
         if inputs.x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise BackendError(f"the triton scan takes float32, bfloat16 and float16, not {inputs.x.dtype}")
-        self.inputs = ScanInputs(*(None if t is None else _unit_last_stride(t) for t in inputs))  # type: ignore[arg-type]
+        activations = ("x", "dt", "B", "C")  # the kernels take their strides; parameters are packed
+        self.inputs = ScanInputs._make(
+            None if t is None else _unit_last_stride(t) if name in activations else t.contiguous()
+            for name, t in inputs._asdict().items()
+        )
         self.settings = settings
         self.batch, self.height, self.width, self.channels = inputs.x.shape
         self.dstate = inputs.A.shape[-1]

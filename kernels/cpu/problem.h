@@ -25,7 +25,7 @@ struct Activation {
   int64_t batch_stride, position_stride, direction_stride;
 };
 
-// Mirrored field by field in extension.py.
+// Mirrored field by field in cpu_scan.py.
 struct Problem {
   int64_t batch, height, width, channels, dstate, rank, directions;
   int64_t orders[8];

@@ -127,6 +127,18 @@ def test_inputs_need_not_be_contiguous(backend: str, kind: str) -> None:
 
 @every_backend
 @both_kinds
+def test_strides_of_axes_of_length_one_mean_nothing(backend: str, kind: str) -> None:
+    """A transposed 1 x L grid is contiguous for torch, with any stride on the axis of length 1."""
+    inputs = random_inputs(1, 300, 1, channels=17, dstate=4, K=2, rank=2, dtype=torch.float32)
+    for name in ("x", "dt", "B", "C"):
+        inputs[name] = inputs[name].transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
+        assert inputs[name].is_contiguous()
+    assert inputs["x"].stride(2) == 17 * 300
+    assert_like_reference(inputs, FLOAT32, orders=order_set("sequence"), kind=kind, backend=backend)
+
+
+@every_backend
+@both_kinds
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_time_steps_of_any_size_neither_overflow_nor_vanish(backend: str, kind: str, dtype: torch.dtype) -> None:
     """Large ones forget everything (exp underflows to 0), tiny ones nothing; -100 and below makes no step at all."""
@@ -195,6 +207,17 @@ def test_cpu_kernel_leaves_denormal_numbers_to_others() -> None:
 
 
 @every_backend
+def test_forward_mode_is_an_error_and_never_a_zero(backend: str) -> None:
+    inputs = random_inputs()
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative; take 'reference'"):
+        torch.func.jvp(
+            lambda x: geo_scan(**{**inputs, "x": x}, orders=PAPER, kind="1d", backend=backend),
+            (inputs["x"],),
+            (inputs["x"],),
+        )
+
+
+@every_backend
 def test_gradients_are_computed_for_what_needs_them(backend: str) -> None:
     """A fixed correction is no parameter, and a frozen input gets no gradient."""
     inputs = random_inputs(dtype=torch.float32)
@@ -220,6 +243,9 @@ def test_precision_that_a_backend_lacks_is_an_error() -> None:
         ({"B": torch.zeros(1, 3, 4, 4, 3)}, r"B is torch\.float32, x is torch\.float64; give them one precision"),
         ({"orders": (ScanOrder(),) * 9}, "9 scan orders, expected 1 to 8"),
         ({"orders": ()}, "0 scan orders, expected 1 to 8"),
+        ({"x": torch.zeros(0, 3, 4, 2)}, "batch is 0, expected at least 1"),
+        ({"dt_weight": torch.zeros(4, 2, 0)}, "rank of dt is 0, expected at least 1"),
+        ({"A": torch.zeros(4, 2, 0)}, "N is 0, expected at least 1"),
     ],
 )
 def test_what_does_not_fit_together_is_named(change: dict[str, Any], message: str) -> None:

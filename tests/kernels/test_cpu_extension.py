@@ -74,6 +74,37 @@ def test_compiler_that_fails_is_named_with_its_log(tmp_path: Path, monkeypatch: 
     assert [path.suffix for path in sorted((tmp_path / "cache" / "kernels").iterdir())] == [".lock", ".log"]
 
 
+def test_process_can_compile_again_after_a_failure(tmp_path: Path) -> None:
+    """Torch numbers the libraries that a process builds; ours has one name."""
+    program = """
+import os, sys
+from geomano_hpc.errors import BackendError
+from geomano_hpc.kernels import cpu_extension
+os.environ["CXX"] = sys.argv[1]
+try:
+    cpu_extension.load_library()
+except BackendError:
+    del os.environ["CXX"]
+    print(cpu_extension.load_library().geo_scan_problem_bytes() > 0)
+"""
+    compiler = tmp_path / "c++"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *version*) echo 12.2.0;; *) exit 1;; esac\n')
+    compiler.chmod(0o755)
+    environment = {**os.environ, "GEOMANO_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", program, str(compiler)]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert found.stdout == "True\n", found.stderr
+
+
+def test_ninja_of_this_environment_is_found_without_activating_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEOMANO_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "/bin/sh")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cpu_extension.unavailable_because() is None
+
+
 def test_machine_without_a_compiler_is_told_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEOMANO_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")

@@ -86,6 +86,25 @@ def test_autocast_rule_of_the_operator_itself() -> None:
     assert torch.equal(y, expected)
 
 
+def test_autocast_leaves_float64_alone() -> None:
+    inputs = random_inputs()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert geo_scan(**inputs, orders=PAPER, kind="2d", backend="cpu").dtype == torch.float64
+        y, _ = torch.ops.geomano_hpc.geo_scan(*inputs.values(), CODES, "2d", "equation", "cpu", False)
+    assert y.dtype == torch.float64
+
+
+def test_backward_refuses_carries_of_another_scan() -> None:
+    tensors = list(random_inputs(dtype=torch.float32).values())
+    with pytest.raises(ValueError, match="7 carries, expected"):
+        torch.ops.geomano_hpc.geo_scan_backward(
+            tensors[0], *tensors, torch.zeros(7), CODES, "1d", "equation", "cpu", True
+        )
+    needs_gradients = [tensor if tensor is None else tensor.requires_grad_() for tensor in tensors]
+    with pytest.raises(ValueError, match="must keep its carries"):
+        torch.ops.geomano_hpc.geo_scan(*needs_gradients, CODES, "1d", "equation", "cpu", False)
+
+
 def test_carries_are_kept_only_for_a_backward() -> None:
     inputs = random_inputs(dtype=torch.float32)
     sizes = [
