@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.orders import ScanOrder
 
-_STATES_AT_A_TIME = 2**21  # hidden states of a block: 8 MB in float32
+_STATES_AT_A_TIME = 2**20  # hidden states of a block: 4 MB in float32
 _LONG = 256  # an axis longer than this is cut into chunks that advance together
 
 

@@ -2,8 +2,8 @@
 takes to give every multiprocessor a program.
 
 A block of channels reads B, C and a low-rank dt again, so wide blocks save traffic; one program walks the whole grid
-of one sample and block, so at a small batch narrow blocks are what fills the GPU. `triton_compile` proves that none
-of these sizes spills.
+of one sample and block, so at a small batch narrow blocks are what fills the GPU. `triton_compile` shows that the sizes
+which the recipes get on a GPU of 108 multiprocessors do not spill.
 """
 
 from typing import NamedTuple

@@ -82,17 +82,21 @@ class Row:
     registers: int
     shared_bytes: int
     spill_bytes: int
+    atomics: int  # instructions; 0, so that two runs give the same bits
     scalar_spills: int  # AMD: scalar registers kept in lanes of vector registers, which is not memory
 
 
 def recipe_variants() -> list[Variant]:
-    """What the recipes launch (each dt form and precision), the other kind of scan, and both with a full GPU."""
-    cases = [(s, dtype, low) for s, dtype, low in product((DARCY, NAVIER_STOKES), _PRECISIONS, (True, False))]
+    """What the recipes launch, in each precision, with a fixed and a learnable R, with a full dt; the other kind of
+    scan; and both with a full GPU."""
+    recipes = (DARCY, NAVIER_STOKES)
+    cases = [(shape, dtype, True, False) for shape, dtype in product(recipes, _PRECISIONS)]
+    cases += [(shape, torch.float32, low_rank, True) for shape, low_rank in product(recipes, (True, False))]
     swapped = [DARCY._replace(kind="1d"), NAVIER_STOKES._replace(kind="2d")]
-    cases += [(shape, torch.float32, True) for shape in (*swapped, *FULL)]
+    cases += [(shape, torch.float32, True, False) for shape in (*swapped, *FULL)]
     found: dict[tuple[Any, ...], Variant] = {}
-    for shape, dtype, low_rank in cases:
-        for variant in _launched(shape, dtype, low_rank):
+    for case in cases:
+        for variant in _launched(*case):
             found.setdefault((variant.kernel, variant.signature, variant.constants, variant.threads), variant)
     return list(found.values())
 
@@ -100,7 +104,7 @@ def recipe_variants() -> list[Variant]:
 _PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 
-def _launched(shape: Shape, dtype: torch.dtype, low_rank: bool) -> list[Variant]:
+def _launched(shape: Shape, dtype: torch.dtype, low_rank: bool, needs_R: bool) -> list[Variant]:
     settings = ScanSettings(order_set("paper"), shape.kind, "equation")
     K, N, E = len(settings.orders), 16, shape.channels
 
@@ -115,9 +119,10 @@ def _launched(shape: Shape, dtype: torch.dtype, low_rank: bool) -> list[Variant]
         meta(K, E, rank) if low_rank else None,
     )  # fmt: skip
     name = f"{shape.name} {shape.kind} {_PRECISIONS[dtype]} {'low-rank' if low_rank else 'full'} dt"
+    name += ", learnable R" if needs_R else ""
     with _recorded() as launches:
         _, carries = triton_scan.forward(inputs, settings, True)
-        triton_scan.backward(inputs.x, inputs, settings, carries, True)
+        triton_scan.backward(inputs.x, inputs, settings, carries, needs_R)
     return [_specialised(name, kernel, arguments) for kernel, arguments in launches]
 
 
@@ -173,7 +178,8 @@ def compile_variant(variant: Variant, target_name: str) -> Row:
     shared = compiled.metadata.shared
     if target.backend == "cuda":
         registers, spill = _nvidia_resources(compiled.asm["cubin"])
-        return Row(variant.name, target_name, registers, shared, spill, 0)
+        atomics = len(re.findall(r"^\s*(?:@%p\d+\s+)?(?:atom|red)\.", compiled.asm["ptx"], re.MULTILINE))
+        return Row(variant.name, target_name, registers, shared, spill, atomics, 0)
     assembly = compiled.asm["amdgcn"]
 
     def entry(name: str) -> int:
@@ -182,7 +188,8 @@ def compile_variant(variant: Variant, target_name: str) -> Row:
         return int(match.group(1))
 
     spill = 4 * entry("vgpr_spill_count") + entry("private_segment_fixed_size")
-    return Row(variant.name, target_name, entry("vgpr_count"), shared, spill, entry("sgpr_spill_count"))
+    atomics = len(re.findall(r"^\s*(?:global|flat|buffer)_atomic", assembly, re.MULTILINE))
+    return Row(variant.name, target_name, entry("vgpr_count"), shared, spill, atomics, entry("sgpr_spill_count"))
 
 
 def _nvidia_resources(cubin: bytes) -> tuple[int, int]:

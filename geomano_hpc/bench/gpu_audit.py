@@ -55,15 +55,18 @@ class Audit:
     carry_bytes: float
     minimum_bytes: float
     exponentials: float
+    programs: int
 
     @property
     def ratio(self) -> float:
         return sum(self.bytes_by_tensor.values()) / self.minimum_bytes
 
     def seconds(self, gpu: GPU) -> tuple[float, str]:
-        """The roofline's time and what bounds it. Repeated reads are taken from memory, though caches serve many."""
-        memory = (sum(self.bytes_by_tensor.values()) + self.carry_bytes) / gpu.bandwidth
-        exp = self.exponentials / gpu.exponentials
+        """The roofline's time and what bounds it. Repeated reads are taken from memory, though caches serve many; where
+        there are fewer programs than multiprocessors, only their share of the GPU works."""
+        share = min(1.0, self.programs / gpu.multiprocessors)
+        memory = (sum(self.bytes_by_tensor.values()) + self.carry_bytes) / (share * gpu.bandwidth)
+        exp = self.exponentials / (share * gpu.exponentials)
         return max(memory, exp), "memory" if memory > exp else "exp"
 
 
@@ -130,6 +133,7 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
                     inner * sum(count for key, count in scaled.items() if key in triton_traffic.CARRIES),
                     (minimum - parameters) * grow + parameters * batch,
                     updates * (2 if part == "backward" and kind == "2d" else 1),
+                    batch * -(-recipe.channels // blocks.channels),
                 )
             )
         )

@@ -3,6 +3,7 @@
 A backend whose numbers are wrong gets no time. Axes: B batch, H x W grid, E channels, N dstates, K directions, r rank.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -43,7 +44,7 @@ def bench_kernels(
 ) -> dict[str, Any]:
     names = [status.name for status in backend_statuses("cpu") if status.available and status.name != "triton"]
     rows: list[Row] = []
-    with progress("bench", len(shapes) * 2 * len(names), shown=show_progress) as advance:
+    with progress("bench", len(shapes) * 2, shown=show_progress) as advance:
         for shape_name, shape in shapes.items():
             for kind in ("1d", "2d"):
                 rows += _rows(shape_name, shape, kind, names, repeats, advance)
@@ -67,18 +68,21 @@ def _rows(
 ) -> list[Row]:
     expected = judge(shape, kind)
     inputs = shape.inputs(torch.float32)
-    times: dict[str, tuple[float, float]] = {}
     errors: dict[str, float] = {}
-    for name in [name for name in names if name != "reference"] + ["reference"]:
+    for name in names:
         errors[name] = largest_error(forward_backward(inputs, kind, name), expected)
         if not errors[name] < TOLERANCE:
             raise GeomanoError(f"scan backend {name} ({kind}) is wrong by {errors[name]:.1e}: no speed is reported")
-        count = min(repeats, 2) if name == "reference" else repeats  # it is the slow one
-        times[name] = (
-            _best_time(lambda: forward(inputs, kind, name), count),  # noqa: B023
-            _best_time(lambda: forward_backward(inputs, kind, name), count),  # noqa: B023
-        )
-        advance(f"{shape_name} {kind} {name}")
+    # In turns, so that a machine that is busy for a while is so for all of them.
+    times = dict.fromkeys(names, (math.inf, math.inf))
+    for _ in range(repeats):
+        for name in names:
+            once, both = times[name]
+            times[name] = (
+                min(once, _time(lambda: forward(inputs, kind, name))),  # noqa: B023
+                min(both, _time(lambda: forward_backward(inputs, kind, name))),  # noqa: B023
+            )
+    advance(f"{shape_name} {kind}")
     slow = times["reference"]
     rows = []
     for name in names:
@@ -108,19 +112,16 @@ def _floor(shape: Shape, kind: str) -> tuple[float, float]:
 
     updates = shape.batch * shape.height * shape.width * shape.channels * shape.dstate * shape.directions
     times = [
-        _best_time(lambda: compute_floor(kind, part, updates), 3)  # noqa: B023
+        min(_time(lambda: compute_floor(kind, part, updates)) for _ in range(5))  # noqa: B023
         for part in ("forward", "backward")
     ]
     return times[0], times[1]
 
 
-def _best_time(work: Callable[[], object], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return min(times)
+def _time(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
 
 
 __all__ = ["SHAPES", "Row", "Shape", "bench_kernels"]

@@ -26,7 +26,7 @@ def kernels(
         typer.Option(help="Another scan: height, width, channels E, dstates N.", metavar="H W E N"),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Samples at once.")] = 1,
-    repeats: Annotated[int, typer.Option(min=1, help="The best of so many times counts.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the best time of each backend counts.")] = 3,
     out: Annotated[
         Path | None, typer.Option(help="JSON file for the numbers. By default benchmarks/kernels-DATE.json.")
     ] = None,
