@@ -62,7 +62,7 @@ def _cpu(device: str) -> tuple[bool, str]:
 
 
 def _torch(device: str) -> tuple[bool, str]:
-    return True, "plain torch in chunks, needs no compiler; several times slower than a kernel"
+    return True, "plain torch in chunks, needs no compiler; much slower than a kernel"
 
 
 def _reference(device: str) -> tuple[bool, str]:
