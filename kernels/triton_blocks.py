@@ -47,7 +47,7 @@ def backward_blocks(batch: int, channels: int, rank: int, kind: str, multiproces
         widths = (64, 32, 16) if rank <= 16 and tile == 32 else (32, 16)
         choices = [Blocks(1, tile, width, threads=_threads(tile * width, rank)) for width in widths]
     else:
-        choices = [Blocks(4, 8, 32), Blocks(8, 8, 16) if rank <= 16 else Blocks(4, 8, 16)]
+        choices = [Blocks(4, 8, 32), Blocks(4, 16, 16) if rank <= 16 else Blocks(4, 8, 16)]
     return _widest_that_fills(choices, batch, channels, multiprocessors)
 
 
