@@ -97,14 +97,16 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
     from geomano_hpc.kernels.triton_blocks import NOMINAL_MULTIPROCESSORS, backward_blocks, forward_blocks
 
     recipe = SHAPES[name]
-    settings = ScanSettings(order_set("paper"), kind, "equation")
+    settings = ScanSettings(order_set("corners"), kind, "equation")  # row-major all: a tile turns with its order
     updates = batch * recipe.height * recipe.width * recipe.channels * recipe.dstate * recipe.directions
     sizes = (batch, recipe.channels, recipe.rank, kind, NOMINAL_MULTIPROCESSORS)
     rows = []
     for part, blocks in (("forward", forward_blocks(*sizes)), ("backward", backward_blocks(*sizes))):
         # Whole tiles, so that none hangs over an edge; in 2D two by two, of which half the edges carry something.
         height, width = (2 * blocks.tile_h, 2 * blocks.tile_w) if kind == "2d" else (8, 16)
-        inner = 2 - blocks.tile_h / recipe.height - blocks.tile_w / recipe.width if kind == "2d" else 1.0
+        edges = 1 / blocks.tile_h + 1 / blocks.tile_w
+        carrying = edges - 1 / recipe.height - 1 / recipe.width
+        inner = 2 * carrying / edges if kind == "2d" else 1.0
         small = Shape(1, height, width, recipe.channels, recipe.dstate, recipe.rank)
         tensors = small.inputs(torch.float32).items()
         inputs = ScanInputs(**{key: tensor.detach().contiguous() for key, tensor in tensors})
