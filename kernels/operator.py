@@ -40,26 +40,12 @@ def geo_scan_op(
 
 
 @geo_scan_op.register_fake
-def _(
-    x: torch.Tensor,
-    dt: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor,
-    R: torch.Tensor | None,
-    dt_bias: torch.Tensor,
-    dt_weight: torch.Tensor | None,
-    orders: Sequence[int],
-    kind: str,
-    correction: str,
-    backend: str,
-    keep_carries: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
+def _(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    *tensors, orders, kind, correction, backend, keep_carries = arguments
+    inputs = ScanInputs._make(tensors)
     settings = _settings(orders, kind, correction)
     size = load_backend(backend).carries_size(inputs, settings) if keep_carries else 0
-    return torch.empty_like(x, memory_format=torch.contiguous_format), A.new_empty(size)
+    return torch.empty_like(inputs.x, memory_format=torch.contiguous_format), inputs.A.new_empty(size)
 
 
 @torch.library.custom_op(f"{NAME}_backward", mutates_args=())
@@ -93,25 +79,9 @@ def geo_scan_backward_op(
 
 
 @geo_scan_backward_op.register_fake
-def _(
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    dt: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor,
-    R: torch.Tensor | None,
-    dt_bias: torch.Tensor,
-    dt_weight: torch.Tensor | None,
-    carries: torch.Tensor,
-    orders: Sequence[int],
-    kind: str,
-    correction: str,
-    backend: str,
-    needs_R: bool,
-) -> list[torch.Tensor]:
-    tensors = (x, dt, A, B, C, D, R if needs_R else None, dt_bias, dt_weight)
+def _(dy: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
+    inputs, needs_R = ScanInputs._make(arguments[: len(ScanInputs._fields)]), arguments[-1]
+    tensors = inputs if needs_R else inputs._replace(R=None)
     return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors if t is not None]
 
 
