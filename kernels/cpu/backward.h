@@ -1,91 +1,112 @@
-// The gradients of one block of sixteen channels: its directions tile by tile, backwards, and what the tiles add up to.
+// The gradients of a bundle of channel blocks: its directions tile by tile, backwards, and what the tiles add up to.
 #pragma once
 
-#include "tile_backward.h"
+#include "gradient_sums.h"
 
 namespace geomano {
 
 template <typename IO, typename T>
 struct Backward {
   const Problem& p;
-  int64_t b, group, first_channel, block, blocks;
+  int64_t b, group, first_block, blocks;
   bool first_of_group;
-  Column<IO, T>&x, &dx, &dy;
-  Parameters<T> parameters;
-  // Sums over the positions, of this direction.
-  Buffer<T> dA, dR, dW;
-  alignas(64) T dD[kLanes], dbias[kLanes];
+  const int64_t N = p.dstate, padded = (p.dstate + kStates - 1) / kStates * kStates, row_size = 2 * padded + p.rank;
+  const int64_t state = padded * kLanes;
+  std::vector<Column<IO, T>> dx;
+  std::vector<ParameterGradients<T>> sums;
+  Buffer<T> rows;  // of a tile: [positions][dB, dC: N padded to kStates each, ddt_low: r], summed over the bundle
 
-  int64_t padded() const { return (p.dstate + kStates - 1) / kStates * kStates; }
-  int64_t row_size() const { return 2 * padded() + p.rank; }
+  Backward(const Problem& p, int64_t b, int64_t group, int64_t first_block, int64_t blocks, bool first_of_group)
+      : p(p), b(b), group(group), first_block(first_block), blocks(blocks), first_of_group(first_of_group), sums(blocks) {
+    const int64_t positions = p.height * p.width;
+    for (int64_t i = 0; i < blocks; ++i)
+      dx.emplace_back(static_cast<IO*>(p.dx) + b * positions * p.channels + first_channel(i), p.channels, positions,
+                      std::min(kLanes, p.channels - first_channel(i)));
+    rows.resize(std::max(kTile1d, kSide * kSide) * row_size);
+  }
 
-  void direction(int64_t k) {
-    parameters.load(p, k, first_channel);
-    dA.assign(padded() * kLanes, T(0));
-    dR.assign(padded() * kLanes, T(0));
-    dW.assign(p.rank * kLanes, T(0));
-    std::fill(dD, dD + kLanes, T(0));
-    std::fill(dbias, dbias + kLanes, T(0));
-    Forward<IO, T>::with_correction(p, parameters, [&](auto correction) {
-      constexpr Correction form = decltype(correction)::value;
-      if (p.two_d)
-        p.needs_R ? direction_2d<form, form != Correction::none>(k) : direction_2d<form, false>(k);
-      else
-        p.needs_R ? direction_1d<form, form != Correction::none>(k) : direction_1d<form, false>(k);
-    });
-    write_parameter_gradients(k);
+  int64_t first_channel(int64_t i) const { return (first_block + i) * kLanes; }
+  Source<IO, T> source(const Activation& a, int64_t k, int64_t i) const {
+    return Source<IO, T>(a, b, k, first_channel(i), p.channels);
+  }
+
+  void run() {
+    for (int64_t k = 0; k < p.directions; ++k) {
+      for (int64_t i = 0; i < blocks; ++i) sums[i].start(p, k, first_channel(i), padded);
+      with_correction<T>(p, k, [&](auto correction) {
+        constexpr Correction form = decltype(correction)::value;
+        if (p.two_d)
+          p.needs_R ? direction_2d<form, form != Correction::none>(k) : direction_2d<form, false>(k);
+        else
+          p.needs_R ? direction_1d<form, form != Correction::none>(k) : direction_1d<form, false>(k);
+      });
+      for (int64_t i = 0; i < blocks; ++i) sums[i].write(p, b, k, first_channel(i));
+    }
+    for (const Column<IO, T>& column : dx) column.write();
   }
 
   template <Correction correction, bool needs_R>
   void direction_1d(int64_t k) {
     const Walk walk(p, p.orders[k]);
-    const int64_t N = p.dstate, length = p.height * p.width, state = padded() * kLanes;
-    const int64_t tiles_per_carry = p.interval / kTile1d;
-    Buffer<T> lambda(state, T(0)), starts(tiles_per_carry * state), h(state);
+    const int64_t length = p.height * p.width, tiles_per_carry = p.interval / kTile1d;
+    Buffer<T> lambda(blocks * state, T(0)), starts(blocks * tiles_per_carry * state), h(state);
     Tile<T, kTile1d> tile;
+    Steps<T, kTile1d> steps;
     TileGradients<T, kTile1d> grad;
-    grad.rows.resize(kTile1d * row_size());
-    const Forward<IO, T> forward{p, b, first_channel, block, blocks, x, dx, {}};
     for (int64_t interval = (length - 1) / p.interval; interval >= 0; --interval) {
       const int64_t begin = interval * p.interval, end = std::min(begin + p.interval, length);
-      std::fill(h.begin(), h.end(), T(0));
-      std::memcpy(h.data(), forward.carry(k, interval), N * kLanes * sizeof(T));
       const int64_t tiles = (end - begin + kTile1d - 1) / kTile1d;
-      for (int64_t index = 0; index < tiles; ++index) {  // the states at which the tiles of this interval start
-        std::memcpy(&starts[index * state], h.data(), state * sizeof(T));
-        if (index + 1 == tiles) break;
-        tile.size = walk.sequence(begin + index * kTile1d, kTile1d, tile.position);
-        prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
-        if (tile.tame)
-          scan_tile_1d<T, Correction::none, true>(parameters, tile, N, h.data(), NoOutput<T>());
-        else
-          scan_tile_1d<T, Correction::none, false>(parameters, tile, N, h.data(), NoOutput<T>());
+      for (int64_t i = 0; i < blocks; ++i) {
+        T* start = &starts[i * tiles_per_carry * state];
+        std::fill(start, start + state, T(0));
+        std::memcpy(start, carry<T>(p, b, first_block + i, k, interval), N * kLanes * sizeof(T));
+      }
+      for (int64_t index = 1; index < tiles; ++index) {  // the states at which the other tiles of this interval start
+        tile.size = walk.sequence(begin + (index - 1) * kTile1d, kTile1d, tile.position);
+        read_rows<IO>(p, b, k, tile);
+        for (int64_t i = 0; i < blocks; ++i) {
+          T* start = &starts[(i * tiles_per_carry + index) * state];
+          std::memcpy(start, start - state, state * sizeof(T));
+          prepare<IO, T, false>(p, sums[i].parameters, source(p.x, 0, i), source(p.dt, k, i), tile, steps);
+          if (steps.tame)
+            scan_tile_1d<T, Correction::none, true>(sums[i].parameters, tile, steps, N, start, NoOutput<T>());
+          else
+            scan_tile_1d<T, Correction::none, false>(sums[i].parameters, tile, steps, N, start, NoOutput<T>());
+        }
       }
       for (int64_t index = tiles - 1; index >= 0; --index) {
-        const int64_t first = begin + index * kTile1d;
-        tile.size = walk.sequence(first, kTile1d, tile.position);
-        start_tile(k, tile, grad);
-        for (int64_t s0 = 0; s0 < N; s0 += kStates) {
-          start_states(grad);
-          if (tile.tame)
-            tile_backward_1d<T, correction, needs_R, true>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
-                                                  lambda.data(), grad);
-          else
-            tile_backward_1d<T, correction, needs_R, false>(parameters, tile, padded(), row_size(), s0, &starts[index * state],
-                                                   lambda.data(), grad);
-          finish_states(s0, grad);
+        tile.size = walk.sequence(begin + index * kTile1d, kTile1d, tile.position);
+        read_rows<IO>(p, b, k, tile);
+        start_rows(k, tile);
+        for (int64_t i = 0; i < blocks; ++i) {
+          const T* start = &starts[(i * tiles_per_carry + index) * state];
+          start_tile(k, i, tile, steps, grad);
+          for (int64_t s0 = 0; s0 < N; s0 += kStates) {
+            start_states(grad);
+            if (steps.tame)
+              tile_backward_1d<T, correction, needs_R, true>(sums[i].parameters, tile, steps, padded, row_size, s0, start,
+                                                             &lambda[i * state], grad, rows.data());
+            else
+              tile_backward_1d<T, correction, needs_R, false>(sums[i].parameters, tile, steps, padded, row_size, s0, start,
+                                                              &lambda[i * state], grad, rows.data());
+            finish_states(i, s0, grad);
+          }
+          finish_tile(k, i, tile, steps, grad);
         }
-        finish_tile(k, tile, grad);
+        write_rows(k, tile);
       }
     }
   }
 
+  // One block at a time: the states that enter the tiles of one direction are many.
   template <Correction correction, bool needs_R>
   void direction_2d(int64_t k) {
     const Walk walk(p, p.orders[k]);
-    const int64_t N = p.dstate, state = padded() * kLanes, side = kSide * state;
+    const Parameters<T>& parameters = sums[0].parameters;
+    const int64_t side = kSide * state;
     const int64_t tile_rows = (walk.rows + kSide - 1) / kSide, tile_columns = (walk.columns + kSide - 1) / kSide;
     Tile<T, kSide * kSide> tile;
+    Steps<T, kSide * kSide> steps;
     // The states that enter each tile from the left (P_hor) and from the top (P_ver): a sweep without y.
     Buffer<T> left(tile_rows * tile_columns * side, T(0)), top(tile_rows * tile_columns * side, T(0));
     Buffer<T> g(side), h(tile_columns * side, T(0));
@@ -97,55 +118,80 @@ struct Backward {
         if (i + 1 == tile_rows && j + 1 == tile_columns) break;
         const int64_t columns = std::min(kSide, walk.columns - j * kSide);
         tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
-        prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
-        if (tile.tame)
-          scan_tile_2d<T, Correction::none, true>(parameters, tile, columns, padded(), g.data(), &h[j * side], NoOutput<T>());
+        read_rows<IO>(p, b, k, tile);
+        prepare<IO, T, false>(p, parameters, source(p.x, 0, 0), source(p.dt, k, 0), tile, steps);
+        if (steps.tame)
+          scan_tile_2d<T, Correction::none, true>(parameters, tile, steps, columns, padded, g.data(), &h[j * side], NoOutput<T>());
         else
-          scan_tile_2d<T, Correction::none, false>(parameters, tile, columns, padded(), g.data(), &h[j * side], NoOutput<T>());
+          scan_tile_2d<T, Correction::none, false>(parameters, tile, steps, columns, padded, g.data(), &h[j * side], NoOutput<T>());
       }
     }
     Buffer<T> lambda(tile_columns * side, T(0)), mu(side);
     TileGradients<T, kSide * kSide> grad;
-    grad.rows.resize(kSide * kSide * row_size());
     for (int64_t i = tile_rows - 1; i >= 0; --i) {
       std::fill(mu.begin(), mu.end(), T(0));
       for (int64_t j = tile_columns - 1; j >= 0; --j) {
         const int64_t columns = std::min(kSide, walk.columns - j * kSide);
         tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
         const T *left_edge = &left[(i * tile_columns + j) * side], *top_edge = &top[(i * tile_columns + j) * side];
-        start_tile(k, tile, grad);
+        read_rows<IO>(p, b, k, tile);
+        start_rows(k, tile);
+        start_tile(k, 0, tile, steps, grad);
         for (int64_t s0 = 0; s0 < N; s0 += kStates) {
           start_states(grad);
-          if (tile.tame)
-            tile_backward_2d<T, correction, needs_R, true>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
-                                                  &lambda[j * side], mu.data(), grad);
+          if (steps.tame)
+            tile_backward_2d<T, correction, needs_R, true>(parameters, tile, steps, columns, padded, row_size, s0, left_edge,
+                                                           top_edge, &lambda[j * side], mu.data(), grad, rows.data());
           else
-            tile_backward_2d<T, correction, needs_R, false>(parameters, tile, columns, padded(), row_size(), s0, left_edge, top_edge,
-                                                   &lambda[j * side], mu.data(), grad);
-          finish_states(s0, grad);
+            tile_backward_2d<T, correction, needs_R, false>(parameters, tile, steps, columns, padded, row_size, s0, left_edge,
+                                                            top_edge, &lambda[j * side], mu.data(), grad, rows.data());
+          finish_states(0, s0, grad);
         }
-        finish_tile(k, tile, grad);
+        finish_tile(k, 0, tile, steps, grad);
+        write_rows(k, tile);
       }
     }
   }
 
+  // dB, dC and ddt_low of a tile are sums over all channels: the bundle's share goes to its group's partial sums.
   template <int64_t kPositions>
-  void start_tile(int64_t k, Tile<T, kPositions>& tile, TileGradients<T, kPositions>& grad) {
-    prepare<IO, T, true>(p, b, k, first_channel, parameters, x, tile);
+  void start_rows(int64_t k, const Tile<T, kPositions>& tile) {
+    std::memset(rows.data(), 0, tile.size * row_size * sizeof(T));
     for (int64_t m = 0; m < tile.size; ++m) {
-      Lanes<T>::load(dy.at(tile.position[m])).store(grad.dy[m]);
-      Lanes<T>::all(0).store(grad.du[m]);
-      Lanes<T>::all(0).store(grad.ddelta[m]);
-      __builtin_prefetch(dx.at(tile.position[m]), 1);  // for finish_tile
-      const char* sums = reinterpret_cast<const char*>(partial_row(k, tile.position[m]));
-      for (int64_t byte = 0; byte < row_size() * static_cast<int64_t>(sizeof(T)); byte += 64)
-        __builtin_prefetch(sums + byte, 1);
+      const char* row = reinterpret_cast<const char*>(partial_row(k, tile.position[m]));
+      for (int64_t byte = 0; byte < row_size * static_cast<int64_t>(sizeof(T)); byte += 64) __builtin_prefetch(row + byte, 1);
+    }
+  }
+
+  template <int64_t kPositions>
+  void write_rows(int64_t k, const Tile<T, kPositions>& tile) const {
+    for (int64_t m = 0; m < tile.size; ++m) {
+      const T* row = rows.data() + m * row_size;
+      T* to = partial_row(k, tile.position[m]);
+      if (first_of_group)
+        std::memcpy(to, row, row_size * sizeof(T));
+      else
+        for (int64_t i = 0; i < row_size; ++i) to[i] += row[i];
     }
   }
 
   T* partial_row(int64_t k, int64_t position) const {
     const int64_t row = ((b * p.groups + group) * p.height * p.width + position) * p.directions + k;
-    return static_cast<T*>(p.partial) + row * row_size();
+    return static_cast<T*>(p.partial) + row * row_size;
+  }
+
+  template <int64_t kPositions>
+  void start_tile(int64_t k, int64_t i, const Tile<T, kPositions>& tile, Steps<T, kPositions>& steps,
+                  TileGradients<T, kPositions>& grad) const {
+    const Source<IO, T> dy = source(p.dy, 0, i);
+    for (int64_t m = 0; m < tile.size; ++m) __builtin_prefetch(dy.data + tile.position[m] * dy.stride);
+    prepare<IO, T, true>(p, sums[i].parameters, source(p.x, 0, i), source(p.dt, k, i), tile, steps);
+    for (int64_t m = 0; m < tile.size; ++m) {
+      Lanes<T>::load(dy.line(tile.position[m], grad.dy[m])).store(grad.dy[m]);
+      Lanes<T>::all(0).store(grad.du[m]);
+      Lanes<T>::all(0).store(grad.ddelta[m]);
+      __builtin_prefetch(dx[i].at(tile.position[m]), 1);  // for finish_tile
+    }
   }
 
   template <int64_t kPositions>
@@ -156,124 +202,72 @@ struct Backward {
 
   // Sums of sums: one accumulator over a long grid would lose digits.
   template <int64_t kPositions>
-  void finish_states(int64_t s0, const TileGradients<T, kPositions>& grad) {
+  void finish_states(int64_t i, int64_t s0, const TileGradients<T, kPositions>& grad) {
     for (int64_t q = 0; q < kStates; ++q) {
-      add_to(&dA[(s0 + q) * kLanes], Lanes<T>::load(grad.dA[q]));
-      if (p.needs_R) add_to(&dR[(s0 + q) * kLanes], Lanes<T>::load(grad.dR[q]));
+      add_to(&sums[i].dA[(s0 + q) * kLanes], Lanes<T>::load(grad.dA[q]));
+      if (p.needs_R) add_to(&sums[i].dR[(s0 + q) * kLanes], Lanes<T>::load(grad.dR[q]));
     }
   }
 
-  static void add_to(T* sum, const Lanes<T>& value) { (Lanes<T>::load(sum) + value).store(sum); }
-
   template <int64_t kPositions>
-  void finish_tile(int64_t k, const Tile<T, kPositions>& tile, TileGradients<T, kPositions>& grad) {
-    const int64_t N = p.dstate, r = p.rank, count = std::min(kLanes, p.channels - first_channel);
-    const int64_t positions = p.height * p.width;
-    const Lanes<T> D = Lanes<T>::load(parameters.D);
+  void finish_tile(int64_t k, int64_t i, const Tile<T, kPositions>& tile, const Steps<T, kPositions>& steps,
+                   TileGradients<T, kPositions>& grad) {
+    ParameterGradients<T>& sum = sums[i];
+    const int64_t count = std::min(kLanes, p.channels - first_channel(i)), positions = p.height * p.width;
+    const Lanes<T> D = Lanes<T>::load(sum.parameters.D);
     Lanes<T> dD_tile = Lanes<T>::all(0), dbias_tile = Lanes<T>::all(0);
     for (int64_t m = 0; m < tile.size; ++m) {
       const int64_t position = tile.position[m];
-      const Lanes<T> x_m = Lanes<T>::load(tile.x[m]), dy_m = Lanes<T>::load(grad.dy[m]);
+      const Lanes<T> x_m = Lanes<T>::load(steps.x[m]), dy_m = Lanes<T>::load(grad.dy[m]);
       const Lanes<T> du = Lanes<T>::load(grad.du[m]);
-      const Lanes<T> draw = fma(du, x_m, Lanes<T>::load(grad.ddelta[m])) * Lanes<T>::load(tile.slope[m]);
+      const Lanes<T> draw = fma(du, x_m, Lanes<T>::load(grad.ddelta[m])) * Lanes<T>::load(steps.slope[m]);
       draw.store(grad.ddelta[m]);
-      const Lanes<T> before = k == 0 ? Lanes<T>::all(0) : Lanes<T>::load(dx.at(position));
-      fma(du, Lanes<T>::load(tile.delta[m]), fma(D, dy_m, before)).store(dx.at(position));
+      const Lanes<T> before = k == 0 ? Lanes<T>::all(0) : Lanes<T>::load(dx[i].at(position));
+      fma(du, Lanes<T>::load(steps.delta[m]), fma(D, dy_m, before)).store(dx[i].at(position));
       dD_tile = fma(x_m, dy_m, dD_tile);
       dbias_tile = dbias_tile + draw;
-      if (r == 0) {
-        IO* to = static_cast<IO*>(p.ddt) + ((b * positions + position) * p.directions + k) * p.channels + first_channel;
-        T values[kLanes];
-        draw.store(values);
-        for (int64_t e = 0; e < count; ++e) to[e] = static_cast<IO>(values[e]);
+      if (p.rank == 0) {
+        IO* to = static_cast<IO*>(p.ddt) + ((b * positions + position) * p.directions + k) * p.channels + first_channel(i);
+        for (int64_t e = 0; e < count; ++e) to[e] = static_cast<IO>(grad.ddelta[m][e]);
       } else {
-        T* row = grad.rows.data() + m * row_size() + 2 * padded();
-        for (int64_t i0 = 0; i0 < r; i0 += 8) {
-          typename Lanes<T>::Vec sums[8];
-          for (int64_t i = 0; i < 8; ++i)
-            sums[i] = i0 + i < r ? folded_product(draw, Lanes<T>::load(&parameters.weight[(i0 + i) * kLanes]))
-                                 : typename Lanes<T>::Vec(0);
-          T sum[8];
-          sum_channels<T>(sums, sum);
-          std::memcpy(row + i0, sum, std::min<int64_t>(8, r - i0) * sizeof(T));
-        }
+        low_rank_gradients(sum.parameters, draw, rows.data() + m * row_size + 2 * padded);
       }
     }
-    add_to(dD, dD_tile);
-    add_to(dbias, dbias_tile);
-    for (int64_t i = 0; i < r; ++i) {
-      Lanes<T> sum = Lanes<T>::all(0);
+    add_to(sum.dD, dD_tile);
+    add_to(sum.dbias, dbias_tile);
+    for (int64_t i0 = 0; i0 < p.rank; ++i0) {
+      Lanes<T> dW = Lanes<T>::all(0);
       for (int64_t m = 0; m < tile.size; ++m)
-        sum = fma(Lanes<T>::all(tile.dt_low[m][i]), Lanes<T>::load(grad.ddelta[m]), sum);
-      add_to(&dW[i * kLanes], sum);
-    }
-    // dB, dC and ddt_low are sums over all channels: this block's share goes to its group's partial sums.
-    const int64_t width = row_size();
-    for (int64_t m = 0; m < tile.size; ++m) {
-      const T* row = grad.rows.data() + m * width;
-      T* to = partial_row(k, tile.position[m]);
-      if (first_of_group)
-        std::memcpy(to, row, width * sizeof(T));
-      else
-        for (int64_t i = 0; i < width; ++i) to[i] += row[i];
+        dW = fma(Lanes<T>::all(tile.dt_low[m][i0]), Lanes<T>::load(grad.ddelta[m]), dW);
+      add_to(&sum.dW[i0 * kLanes], dW);
     }
   }
 
-  void write_parameter_gradients(int64_t k) const {
-    const int64_t N = p.dstate, r = p.rank, count = std::min(kLanes, p.channels - first_channel);
-    const int64_t row = (b * p.directions + k) * p.channels + first_channel;
-    for (int64_t e = 0; e < count; ++e) {
-      static_cast<T*>(p.dD)[row + e] = dD[e];
-      static_cast<T*>(p.ddt_bias)[row + e] = dbias[e];
-      for (int64_t s = 0; s < N; ++s) {
-        static_cast<T*>(p.dA)[(row + e) * N + s] = dA[s * kLanes + e];
-        if (p.needs_R) static_cast<T*>(p.dR)[(row + e) * N + s] = dR[s * kLanes + e];
-      }
-      for (int64_t i = 0; i < r; ++i) static_cast<T*>(p.ddt_weight)[(row + e) * r + i] = dW[i * kLanes + e];
+  // ddt_low += draw weight, eight factors at a time.
+  void low_rank_gradients(const Parameters<T>& parameters, const Lanes<T>& draw, T* row) const {
+    for (int64_t i0 = 0; i0 < p.rank; i0 += 8) {
+      typename Lanes<T>::Vec products[8];
+      for (int64_t i = 0; i < 8; ++i)
+        products[i] = i0 + i < p.rank ? folded_product(draw, Lanes<T>::load(&parameters.weight[(i0 + i) * kLanes]))
+                                      : typename Lanes<T>::Vec(0);
+      T sum[8];
+      sum_channels<T>(products, sum);
+      for (int64_t i = 0; i < std::min<int64_t>(8, p.rank - i0); ++i) row[i0 + i] += sum[i];
     }
   }
 };
 
-// The partial sums of the groups, added in a fixed order.
-template <typename IO, typename T>
-void sum_groups(const Problem& p) {
-  const int64_t N = p.dstate, r = p.rank, padded = (N + kStates - 1) / kStates * kStates, width = 2 * padded + r;
-  const int64_t points = p.height * p.width * p.directions;
-#pragma omp parallel for num_threads(p.threads)
-  for (int64_t point = 0; point < p.batch * points; ++point) {
-    const T* partial = static_cast<const T*>(p.partial) + (point / points * p.groups * points + point % points) * width;
-    const auto sum = [&](int64_t first, int64_t count, void* to) {
-      for (int64_t i = 0; i < count; ++i) {
-        T total = partial[first + i];
-        for (int64_t group = 1; group < p.groups; ++group) total += partial[group * points * width + first + i];
-        static_cast<IO*>(to)[point * count + i] = static_cast<IO>(total);
-      }
-    };
-    sum(0, N, p.dB);
-    sum(padded, N, p.dC);
-    sum(2 * padded, r, p.ddt);
-  }
-}
-
 template <typename IO, typename T>
 void backward(const Problem& p) {
-  const int64_t blocks = (p.channels + kLanes - 1) / kLanes, positions = p.height * p.width;
+  const int64_t blocks = (p.channels + kLanes - 1) / kLanes;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(p.threads)
   for (int64_t task = 0; task < p.batch * p.groups; ++task) {
     const FlushDenormals flush;
     const int64_t b = task / p.groups, group = task % p.groups;
-    const int64_t first_block = group * blocks / p.groups, last_block = (group + 1) * blocks / p.groups;
-    for (int64_t block = first_block; block < last_block; ++block) {
-      const int64_t first_channel = block * kLanes, count = std::min(kLanes, p.channels - first_channel);
-      Column<IO, T> x(static_cast<IO*>(p.x.data) + b * p.x.batch_stride + first_channel, p.x.position_stride, positions, count);
-      Column<IO, T> dy(static_cast<IO*>(p.dy.data) + b * p.dy.batch_stride + first_channel, p.dy.position_stride, positions, count);
-      Column<IO, T> dx(static_cast<IO*>(p.dx) + b * positions * p.channels + first_channel, p.channels, positions, count);
-      x.read();
-      dy.read();
-      Backward<IO, T> scan{p, b, group, first_channel, block, blocks, block == first_block, x, dx, dy, {}, {}, {}, {}, {}, {}};
-      for (int64_t k = 0; k < p.directions; ++k) scan.direction(k);
-      dx.write();
-    }
+    const int64_t first = group * blocks / p.groups, last = (group + 1) * blocks / p.groups;
+    const int64_t bundle = p.two_d ? 1 : 8;  // from the shapes alone, like the groups: sums have a fixed order
+    for (int64_t block = first; block < last; block += bundle)
+      Backward<IO, T>(p, b, group, block, std::min(bundle, last - block), block == first).run();
   }
   sum_groups<IO, T>(p);
 }

@@ -1,7 +1,7 @@
-// The forward scans of one block of sixteen channels: Eq. (1D GeoMamba-SSM) and Eq. (2D GeoMamba-SSM).
+// The forward scans of a bundle of channel blocks: Eq. (1D GeoMamba-SSM) and Eq. (2D GeoMamba-SSM).
 #pragma once
 
-#include "problem.h"
+#include "tile.h"
 
 namespace geomano {
 
@@ -41,12 +41,13 @@ struct NoOutput {
 
 // h[t] = a[t] h[t-1] + B u over a tile of the sequence. h: [N][16], carried on.
 template <typename T, Correction correction, bool tame, typename Out>
-void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, int64_t N, T* h, const Out& out) {
+void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, const Steps<T, kTile1d>& steps, int64_t N,
+                  T* h, const Out& out) {
   const T *A = parameters.A_log2e.data(), *minus_R = parameters.minus_R.data();
   for (int64_t m = 0; m < tile.size; ++m) {
-    const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
+    const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
     const T *B = tile.B[m], *C = tile.C[m];
-    Lanes<T> y = out.start(parameters, tile.x[m], tile.position[m]);
+    Lanes<T> y = out.start(parameters, steps.x[m], tile.position[m]);
     for (int64_t s = 0; s < N; ++s) {
       const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + s * kLanes));
       const Lanes<T> bu = Lanes<T>::all(B[s]) * u;
@@ -61,15 +62,15 @@ void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile,
 // Algorithm 2 on a tile of rows x columns points: g along the row, h along the column, the same a in both.
 // g: [rows][N][16] enters at the left edge, h: [columns][N][16] at the top edge; both are carried on.
 template <typename T, Correction correction, bool tame, typename Out>
-void scan_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile, int64_t columns, int64_t N, T* g,
-                  T* h, const Out& out) {
+void scan_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile,
+                  const Steps<T, kSide * kSide>& steps, int64_t columns, int64_t N, T* g, T* h, const Out& out) {
   const T *A = parameters.A_log2e.data(), *minus_R = parameters.minus_R.data();
   for (int64_t m = 0; m < tile.size; g += N * kLanes) {
     T* h_column = h;
     for (int64_t j = 0; j < columns; ++j, ++m, h_column += N * kLanes) {
-      const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
+      const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
       const T *B = tile.B[m], *C = tile.C[m];
-      Lanes<T> y = out.start(parameters, tile.x[m], tile.position[m]);
+      Lanes<T> y = out.start(parameters, steps.x[m], tile.position[m]);
       for (int64_t s = 0; s < N; ++s) {
         const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + s * kLanes));
         const Lanes<T> bu = Lanes<T>::all(B[s]) * u;
@@ -84,46 +85,85 @@ void scan_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>&
   }
 }
 
+// Whether any R of a direction differs from 0. By direction, so that it does not depend on how channels are bundled.
+template <typename T>
+bool corrected(const Problem& p, int64_t k) {
+  if (p.R == nullptr) return false;
+  const T* R = static_cast<const T*>(p.R) + k * p.channels * p.dstate;
+  return p.needs_R || std::any_of(R, R + p.channels * p.dstate, [](T r) { return r != 0; });
+}
+
+template <typename T, typename F>
+void with_correction(const Problem& p, int64_t k, F f) {
+  if (!corrected<T>(p, k)) return f(std::integral_constant<Correction, Correction::none>());
+  if (p.state_form) return f(std::integral_constant<Correction, Correction::state>());
+  return f(std::integral_constant<Correction, Correction::equation>());
+}
+
+// The state [N][16] that enters an interval of the sequence, kept for the backward.
+template <typename T>
+T* carry(const Problem& p, int64_t b, int64_t block, int64_t k, int64_t interval) {
+  const int64_t blocks = (p.channels + kLanes - 1) / kLanes;
+  const int64_t intervals = (p.height * p.width + p.interval - 1) / p.interval;
+  return static_cast<T*>(p.carries) +
+         (((b * blocks + block) * p.directions + k) * intervals + interval) * p.dstate * kLanes;
+}
+
+// Channel blocks that walk the grid together, tile by tile, so that a tile's rows of B, C and dt and the lines of its
+// positions come to the cache once for all of them.
 template <typename IO, typename T>
 struct Forward {
   const Problem& p;
-  int64_t b, first_channel, block, blocks;
-  Column<IO, T>&x, &y;
-  Parameters<T> parameters;
+  int64_t b, first_block, blocks;
+  std::vector<Column<IO, T>> y;
+  std::vector<Parameters<T>> parameters;
 
-  template <typename F>
-  static void with_correction(const Problem& p, const Parameters<T>& parameters, F f) {
-    if (!parameters.corrected) return f(std::integral_constant<Correction, Correction::none>());
-    if (p.state_form) return f(std::integral_constant<Correction, Correction::state>());
-    return f(std::integral_constant<Correction, Correction::equation>());
+  Forward(const Problem& p, int64_t b, int64_t first_block, int64_t blocks)
+      : p(p), b(b), first_block(first_block), blocks(blocks), parameters(blocks) {
+    const int64_t positions = p.height * p.width;
+    for (int64_t i = 0; i < blocks; ++i) {
+      const int64_t channel = first_channel(i);
+      y.emplace_back(static_cast<IO*>(p.y) + b * positions * p.channels + channel, p.channels, positions,
+                     std::min(kLanes, p.channels - channel));
+    }
   }
 
-  void direction(int64_t k) {
-    parameters.load(p, k, first_channel);
-    with_correction(p, parameters, [&](auto correction) {
-      if (p.two_d)
-        direction_2d<decltype(correction)::value>(k);
-      else
-        direction_1d<decltype(correction)::value>(k);
-    });
+  int64_t first_channel(int64_t i) const { return (first_block + i) * kLanes; }
+
+  void run() {
+    for (int64_t k = 0; k < p.directions; ++k) {
+      for (int64_t i = 0; i < blocks; ++i) parameters[i].load(p, k, first_channel(i));
+      with_correction<T>(p, k, [&](auto correction) {
+        if (p.two_d)
+          direction_2d<decltype(correction)::value>(k);
+        else
+          direction_1d<decltype(correction)::value>(k);
+      });
+    }
+    for (const Column<IO, T>& column : y) column.write();
   }
 
   template <Correction correction>
   void direction_1d(int64_t k) {
     const Walk walk(p, p.orders[k]);
-    const int64_t N = p.dstate, length = p.height * p.width;
-    const Output<IO, T> out{y, k == 0};
-    Buffer<T> h(N * kLanes, T(0));
+    const int64_t N = p.dstate, length = p.height * p.width, state = N * kLanes;
+    Buffer<T> h(blocks * state, T(0));
     Tile<T, kTile1d> tile;
+    Steps<T, kTile1d> steps;
     for (int64_t first = 0; first < length; first += kTile1d) {
-      if (p.carries != nullptr && first % p.interval == 0)
-        std::memcpy(carry(k, first / p.interval), h.data(), N * kLanes * sizeof(T));
       tile.size = walk.sequence(first, kTile1d, tile.position);
-      prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
-      if (tile.tame)
-        scan_tile_1d<T, correction, true>(parameters, tile, N, h.data(), out);
-      else
-        scan_tile_1d<T, correction, false>(parameters, tile, N, h.data(), out);
+      read_rows<IO>(p, b, k, tile);
+      for (int64_t i = 0; i < blocks; ++i) {
+        T* h_block = &h[i * state];
+        if (p.carries != nullptr && first % p.interval == 0)
+          std::memcpy(carry<T>(p, b, first_block + i, k, first / p.interval), h_block, state * sizeof(T));
+        start_tile(k, i, tile, steps);
+        const Output<IO, T> out{y[i], k == 0};
+        if (steps.tame)
+          scan_tile_1d<T, correction, true>(parameters[i], tile, steps, N, h_block, out);
+        else
+          scan_tile_1d<T, correction, false>(parameters[i], tile, steps, N, h_block, out);
+      }
     }
   }
 
@@ -131,44 +171,57 @@ struct Forward {
   void direction_2d(int64_t k) {
     const Walk walk(p, p.orders[k]);
     const int64_t N = p.dstate, state = N * kLanes;
-    const Output<IO, T> out{y, k == 0};
-    Buffer<T> h(walk.columns * state, T(0)), g(kSide * state);
+    Buffer<T> h(blocks * walk.columns * state, T(0)), g(blocks * kSide * state);
     Tile<T, kSide * kSide> tile;
+    Steps<T, kSide * kSide> steps;
     for (int64_t top = 0; top < walk.rows; top += kSide) {
       std::fill(g.begin(), g.end(), T(0));
       for (int64_t left = 0; left < walk.columns; left += kSide) {
         const int64_t columns = std::min(kSide, walk.columns - left);
         tile.size = walk.square(top, left, kSide, tile.position);
-        prepare<IO, T, false>(p, b, k, first_channel, parameters, x, tile);
-        if (tile.tame)
-          scan_tile_2d<T, correction, true>(parameters, tile, columns, N, g.data(), &h[left * state], out);
-        else
-          scan_tile_2d<T, correction, false>(parameters, tile, columns, N, g.data(), &h[left * state], out);
+        read_rows<IO>(p, b, k, tile);
+        for (int64_t i = 0; i < blocks; ++i) {
+          T *g_block = &g[i * kSide * state], *h_block = &h[(i * walk.columns + left) * state];
+          start_tile(k, i, tile, steps);
+          const Output<IO, T> out{y[i], k == 0};
+          if (steps.tame)
+            scan_tile_2d<T, correction, true>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
+          else
+            scan_tile_2d<T, correction, false>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
+        }
       }
     }
   }
 
-  T* carry(int64_t k, int64_t index) const {
-    const int64_t per_direction = (p.height * p.width + p.interval - 1) / p.interval;
-    return static_cast<T*>(p.carries) +
-           (((b * blocks + block) * p.directions + k) * per_direction + index) * p.dstate * kLanes;
+  template <int64_t kPositions>
+  void start_tile(int64_t k, int64_t i, const Tile<T, kPositions>& tile, Steps<T, kPositions>& steps) const {
+    if (k > 0)
+      for (int64_t m = 0; m < tile.size; ++m) __builtin_prefetch(y[i].at(tile.position[m]), 1);
+    prepare<IO, T, false>(p, parameters[i], Source<IO, T>(p.x, b, 0, first_channel(i), p.channels),
+                          Source<IO, T>(p.dt, b, k, first_channel(i), p.channels), tile, steps);
   }
 };
 
+// Channel blocks to a bundle: every thread gets one, and in 2D their states between rows stay in the second-level cache.
+// No sum crosses channel blocks, so the result does not depend on it.
+template <typename T>
+int64_t forward_bundle(const Problem& p) {
+  const int64_t blocks = (p.channels + kLanes - 1) / kLanes;
+  int64_t most = std::min<int64_t>(8, p.batch * blocks / std::max<int64_t>(1, p.threads));
+  const int64_t state_bytes = std::max(p.height, p.width) * p.dstate * kLanes * static_cast<int64_t>(sizeof(T));
+  if (p.two_d) most = std::min(most, (int64_t(1) << 17) / state_bytes);
+  return std::clamp<int64_t>(most, 1, blocks);
+}
+
 template <typename IO, typename T>
 void forward(const Problem& p) {
-  const int64_t blocks = (p.channels + kLanes - 1) / kLanes, positions = p.height * p.width;
+  const int64_t blocks = (p.channels + kLanes - 1) / kLanes, bundle = forward_bundle<T>(p);
+  const int64_t bundles = (blocks + bundle - 1) / bundle;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(p.threads)
-  for (int64_t task = 0; task < p.batch * blocks; ++task) {
+  for (int64_t task = 0; task < p.batch * bundles; ++task) {
     const FlushDenormals flush;
-    const int64_t b = task / blocks, block = task % blocks, first_channel = block * kLanes;
-    const int64_t count = std::min(kLanes, p.channels - first_channel);
-    Column<IO, T> x(static_cast<IO*>(p.x.data) + b * p.x.batch_stride + first_channel, p.x.position_stride, positions, count);
-    Column<IO, T> y(static_cast<IO*>(p.y) + b * positions * p.channels + first_channel, p.channels, positions, count);
-    x.read();
-    Forward<IO, T> scan{p, b, first_channel, block, blocks, x, y, {}};
-    for (int64_t k = 0; k < p.directions; ++k) scan.direction(k);
-    y.write();
+    const int64_t first_block = task % bundles * bundle;
+    Forward<IO, T>(p, task / bundles, first_block, std::min(bundle, blocks - first_block)).run();
   }
 }
 

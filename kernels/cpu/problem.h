@@ -107,7 +107,6 @@ template <typename T>
 struct Parameters {
   Buffer<T> A, A_log2e, minus_R, weight;  // [N][16], weight [r][16]
   alignas(64) T D[kLanes], bias[kLanes], largest_A[kLanes];
-  bool corrected;
 
   void load(const Problem& p, int64_t k, int64_t first_channel) {
     const int64_t N = p.dstate, r = p.rank, count = std::min(kLanes, p.channels - first_channel);
@@ -117,7 +116,6 @@ struct Parameters {
     A_log2e.assign(padded * kLanes, 0);
     minus_R.assign(padded * kLanes, 0);
     weight.assign(r * kLanes, 0);
-    corrected = p.R != nullptr && p.needs_R;
     for (int64_t e = 0; e < kLanes; ++e) D[e] = bias[e] = largest_A[e] = 0;
     for (int64_t e = 0; e < count; ++e) {
       D[e] = static_cast<const T*>(p.D)[row + e];
@@ -128,19 +126,15 @@ struct Parameters {
         A_log2e[s * kLanes + e] = a * T(1.4426950408889634);
         const T size = std::abs(A_log2e[s * kLanes + e]);
         if (!(size <= largest_A[e])) largest_A[e] = size;  // a NaN stays
-        if (p.R != nullptr) {
-          const T R = static_cast<const T*>(p.R)[(row + e) * N + s];
-          minus_R[s * kLanes + e] = -R;
-          corrected = corrected || R != 0;
-        }
+        if (p.R != nullptr) minus_R[s * kLanes + e] = -static_cast<const T*>(p.R)[(row + e) * N + s];
       }
       for (int64_t i = 0; i < r; ++i) weight[i * kLanes + e] = static_cast<const T*>(p.dt_weight)[(row + e) * r + i];
     }
   }
 };
 
-// A sixteen-channel column of x, y or dx, with one line per position: the tensor itself where its lines are whole and of
-// the state's precision, otherwise a copy.
+// A sixteen-channel column of y or dx, to which every direction adds, with one line per position: the tensor itself where
+// its lines are whole and of the state's precision, otherwise a copy that is written out at the end.
 template <typename IO, typename T>
 class Column {
   Buffer<T> copy_;
@@ -164,11 +158,6 @@ class Column {
     data = copy_.data();
     stride = kLanes;
   }
-  void read() {
-    if (copy_.empty()) return;
-    for (int64_t p = 0; p < positions_; ++p)
-      for (int64_t e = 0; e < count_; ++e) data[p * kLanes + e] = static_cast<T>(tensor_[p * tensor_stride_ + e]);
-  }
   void write() const {
     if (copy_.empty()) return;
     for (int64_t p = 0; p < positions_; ++p)
@@ -177,115 +166,25 @@ class Column {
   T* at(int64_t position) const { return data + position * stride; }
 };
 
+// Sixteen channels of x, dy or a full dt: read in place, or converted and padded with zeros into a line of the caller's.
 template <typename IO, typename T>
-inline Lanes<T> load_channels(const IO* from, int64_t count) {
-  if constexpr (std::is_same_v<IO, T>) {
-    if (count == kLanes) return Lanes<T>::load(from);
-  }
-  T values[kLanes] = {};
-  for (int64_t e = 0; e < count; ++e) values[e] = static_cast<T>(from[e]);
-  return Lanes<T>::load(values);
-}
+struct Source {
+  const IO* data;
+  int64_t stride, count;
 
-// A tile: up to kPositions grid points of one direction with everything that the dstates share.
-template <typename T, int64_t kPositions>
-struct Tile {
-  int64_t size;
-  int64_t position[kPositions];
-  alignas(64) T delta[kPositions][kLanes];
-  alignas(64) T u[kPositions][kLanes];      // delta x
-  alignas(64) T slope[kPositions][kLanes];  // of the softplus, for the backward
-  const T* B[kPositions];
-  const T* C[kPositions];
-  const T* dt_low[kPositions];
-  const T* x[kPositions];
-  Buffer<T> rows;  // B, C, dt_low converted or padded, where the tensors cannot be read in place
-  bool tame;       // no exponent of the tile leaves the range of exp2_tame
+  Source(const Activation& a, int64_t b, int64_t k, int64_t first_channel, int64_t channels)
+      : data(static_cast<const IO*>(a.data) + b * a.batch_stride + k * a.direction_stride + first_channel),
+        stride(a.position_stride),
+        count(std::min(kLanes, channels - first_channel)) {}
+
+  const T* line(int64_t position, T* scratch) const {
+    const IO* from = data + position * stride;
+    if constexpr (std::is_same_v<IO, T>) {
+      if (count == kLanes) return from;
+    }
+    for (int64_t e = 0; e < kLanes; ++e) scratch[e] = e < count ? static_cast<T>(from[e]) : T(0);
+    return scratch;
+  }
 };
-
-// dt = bias + weight dt_low into tile.delta, four positions at a time: they share the loads of the weight.
-template <typename T, int64_t kPositions>
-inline void expand_time_steps(const Parameters<T>& parameters, int64_t r, const Lanes<T>& bias, Tile<T, kPositions>& tile) {
-  int64_t m = 0;
-  for (; m + 4 <= tile.size; m += 4) {
-    const T *low0 = tile.dt_low[m], *low1 = tile.dt_low[m + 1], *low2 = tile.dt_low[m + 2], *low3 = tile.dt_low[m + 3];
-    Lanes<T> raw0 = bias, raw1 = bias, raw2 = bias, raw3 = bias;
-    for (int64_t i = 0; i < r; ++i) {
-      const Lanes<T> weight = Lanes<T>::load(&parameters.weight[i * kLanes]);
-      raw0 = fma(Lanes<T>::all(low0[i]), weight, raw0);
-      raw1 = fma(Lanes<T>::all(low1[i]), weight, raw1);
-      raw2 = fma(Lanes<T>::all(low2[i]), weight, raw2);
-      raw3 = fma(Lanes<T>::all(low3[i]), weight, raw3);
-    }
-    raw0.store(tile.delta[m]);
-    raw1.store(tile.delta[m + 1]);
-    raw2.store(tile.delta[m + 2]);
-    raw3.store(tile.delta[m + 3]);
-  }
-  for (; m < tile.size; ++m) {
-    Lanes<T> raw = bias;
-    for (int64_t i = 0; i < r; ++i)
-      raw = fma(Lanes<T>::all(tile.dt_low[m][i]), Lanes<T>::load(&parameters.weight[i * kLanes]), raw);
-    raw.store(tile.delta[m]);
-  }
-}
-
-// Time steps (softplus of dt + bias, dt expanded from its low-rank factors) and inputs of a tile's positions.
-template <typename IO, typename T, bool with_slope, int64_t kPositions>
-void prepare(const Problem& p, int64_t b, int64_t k, int64_t first_channel, const Parameters<T>& parameters,
-             const Column<IO, T>& x, Tile<T, kPositions>& tile) {
-  const int64_t N = p.dstate, padded = (N + 3) / 4 * 4, r = p.rank, size = tile.size;
-  const int64_t count = std::min(kLanes, p.channels - first_channel);
-  const auto base = [&](const Activation& a) {
-    return static_cast<const IO*>(a.data) + b * a.batch_stride + k * a.direction_stride;
-  };
-  for (int64_t m = 0; m < size; ++m) {
-    tile.x[m] = x.at(tile.position[m]);
-    __builtin_prefetch(tile.x[m]);
-  }
-  const IO *B = base(p.B), *C = base(p.C), *dt = base(p.dt);
-  const int64_t B_stride = p.B.position_stride, C_stride = p.C.position_stride, dt_stride = p.dt.position_stride;
-  constexpr bool same = std::is_same_v<IO, T>;
-  if (same && N % 4 == 0) {
-    if constexpr (same) {
-      for (int64_t m = 0; m < size; ++m) {
-        tile.B[m] = B + tile.position[m] * B_stride;
-        tile.C[m] = C + tile.position[m] * C_stride;
-        tile.dt_low[m] = dt + tile.position[m] * dt_stride;
-        __builtin_prefetch(tile.B[m]);  // read by the scan, after the time steps are ready
-        __builtin_prefetch(tile.C[m]);
-      }
-    }
-  } else {
-    tile.rows.resize(kPositions * (2 * padded + r));
-    for (int64_t m = 0; m < size; ++m) {
-      const int64_t position = tile.position[m];
-      T* row = tile.rows.data() + m * (2 * padded + r);
-      for (int64_t s = 0; s < padded; ++s) row[s] = s < N ? static_cast<T>(B[position * B_stride + s]) : T(0);
-      for (int64_t s = 0; s < padded; ++s) row[padded + s] = s < N ? static_cast<T>(C[position * C_stride + s]) : T(0);
-      for (int64_t i = 0; i < r; ++i) row[2 * padded + i] = static_cast<T>(dt[position * dt_stride + i]);
-      tile.B[m] = row;
-      tile.C[m] = row + padded;
-      tile.dt_low[m] = row + 2 * padded;
-    }
-  }
-  const Lanes<T> bias = Lanes<T>::load(parameters.bias);
-  if (r == 0)
-    for (int64_t m = 0; m < size; ++m)
-      (bias + load_channels<IO, T>(dt + tile.position[m] * dt_stride + first_channel, count)).store(tile.delta[m]);
-  else
-    expand_time_steps(parameters, r, bias, tile);
-  Lanes<T> largest = Lanes<T>::all(0);
-  for (int64_t m = 0; m < size; ++m) {
-    const TimeStep<T> step = time_step<with_slope>(Lanes<T>::load(tile.delta[m]));
-    step.delta.store(tile.delta[m]);
-    (step.delta * Lanes<T>::load(tile.x[m])).store(tile.u[m]);
-    if constexpr (with_slope) step.slope.store(tile.slope[m]);
-    largest = maximum(largest, step.delta);
-  }
-  alignas(64) T exponents[kLanes];
-  (largest * Lanes<T>::load(parameters.largest_A)).store(exponents);
-  tile.tame = std::all_of(exponents, exponents + kLanes, [](T size) { return size <= T(kTame); });
-}
 
 }  // namespace geomano

@@ -30,7 +30,6 @@ struct TileGradients {
   alignas(64) T g[kPositions][kStates][kLanes];
   alignas(64) T dA[kStates][kLanes];
   alignas(64) T dR[kStates][kLanes];
-  Buffer<T> rows;  // [positions][dB, dC: N padded to kStates each, ddt_low: r]
 };
 
 // What one point of one group of kStates dstates adds to the gradients, once lambda and mu are known.
@@ -59,20 +58,23 @@ struct PointGradients {
   }
 };
 
-// dB and dC of kStates dstates at one point, summed over the channels, into its row.
+// dB and dC of kStates dstates at one point, summed over the channels, added to its row.
 template <typename T>
-inline void keep_sums(const typename Lanes<T>::Vec sums[2 * kStates], T* row, int64_t padded) {
+inline void add_sums(const typename Lanes<T>::Vec sums[2 * kStates], T* row, int64_t padded) {
   T sum[2 * kStates];
   sum_channels<T>(sums, sum);
-  std::memcpy(row, sum, kStates * sizeof(T));
-  std::memcpy(row + padded, sum + kStates, kStates * sizeof(T));
+  for (int64_t q = 0; q < kStates; ++q) {
+    row[q] += sum[q];
+    row[padded + q] += sum[kStates + q];
+  }
 }
 
 template <typename T, Correction correction, bool needs_R, bool tame>
-void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, int64_t padded, int64_t row_size,
-                      int64_t s0, const T* start, T* lambda, TileGradients<T, kTile1d>& grad) {
+void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile,
+                      const Steps<T, kTile1d>& steps, int64_t padded, int64_t row_size,
+                      int64_t s0, const T* start, T* lambda, TileGradients<T, kTile1d>& grad, T* rows) {
   for (int64_t m = 0; m < tile.size; ++m) {
-    const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
+    const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
     const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
     for (int64_t q = 0; q < kStates; ++q) {
       const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(&parameters.A_log2e[(s0 + q) * kLanes]));
@@ -81,7 +83,7 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
     }
   }
   for (int64_t m = tile.size - 1; m >= 0; --m) {
-    const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]), dy = Lanes<T>::load(grad.dy[m]);
+    const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]), dy = Lanes<T>::load(grad.dy[m]);
     Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
     const PointGradients<T, correction, needs_R> point{delta, u, dy, du, ddelta};
     const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
@@ -98,19 +100,20 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
     }
     du.store(grad.du[m]);
     ddelta.store(grad.ddelta[m]);
-    keep_sums<T>(sums, grad.rows.data() + m * row_size + s0, padded);
+    add_sums<T>(sums, rows + m * row_size + s0, padded);
   }
 }
 
 // left: [rows][N][16], top: [columns][N][16] are the states that enter the tile; lambda: [columns][N][16] and
 // mu: [rows][N][16] come from below and from the right and are carried on.
 template <typename T, Correction correction, bool needs_R, bool tame>
-void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile, int64_t columns, int64_t padded,
+void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile,
+                      const Steps<T, kSide * kSide>& steps, int64_t columns, int64_t padded,
                       int64_t row_size, int64_t s0, const T* left, const T* top, T* lambda, T* mu,
-                      TileGradients<T, kSide * kSide>& grad) {
+                      TileGradients<T, kSide * kSide>& grad, T* rows) {
   const int64_t state = padded * kLanes;
   for (int64_t m = 0, i = 0, j = 0; m < tile.size; ++m) {
-    const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]);
+    const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
     const T* g_before = j == 0 ? left + i * state + s0 * kLanes : grad.g[m - 1][0];
     const T* h_before = i == 0 ? top + j * state + s0 * kLanes : grad.h[m - columns][0];
     for (int64_t q = 0; q < kStates; ++q) {
@@ -123,7 +126,7 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
     if (++j == columns) j = 0, ++i;
   }
   for (int64_t m = tile.size - 1, i = m / columns, j = columns - 1; m >= 0; --m) {
-    const Lanes<T> delta = Lanes<T>::load(tile.delta[m]), u = Lanes<T>::load(tile.u[m]), dy = Lanes<T>::load(grad.dy[m]);
+    const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]), dy = Lanes<T>::load(grad.dy[m]);
     Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
     const PointGradients<T, correction, needs_R> point{delta, u, dy, du, ddelta};
     const T* g_before = j == 0 ? left + i * state + s0 * kLanes : grad.g[m - 1][0];
@@ -146,7 +149,7 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
     }
     du.store(grad.du[m]);
     ddelta.store(grad.ddelta[m]);
-    keep_sums<T>(sums, grad.rows.data() + m * row_size + s0, padded);
+    add_sums<T>(sums, rows + m * row_size + s0, padded);
     if (--j < 0) j = columns - 1, --i;
   }
 }

@@ -1,0 +1,120 @@
+// A tile of grid points: the rows that all channels share, and the time steps and inputs of sixteen channels.
+#pragma once
+
+#include "problem.h"
+
+namespace geomano {
+
+// Up to kPositions grid points of one direction.
+template <typename T, int64_t kPositions>
+struct Tile {
+  int64_t size;
+  int64_t position[kPositions];
+  const T *B[kPositions], *C[kPositions], *dt_low[kPositions];
+  Buffer<T> rows;  // B, C, dt_low converted or padded, where the tensors cannot be read in place
+};
+
+// B, C and a low-rank dt of the tile's positions, N rounded up to 4. All channel blocks of a bundle read them.
+template <typename IO, typename T, int64_t kPositions>
+void read_rows(const Problem& p, int64_t b, int64_t k, Tile<T, kPositions>& tile) {
+  const int64_t N = p.dstate, padded = (N + 3) / 4 * 4, r = p.rank;
+  const auto base = [&](const Activation& a) {
+    return static_cast<const IO*>(a.data) + b * a.batch_stride + k * a.direction_stride;
+  };
+  const IO *B = base(p.B), *C = base(p.C), *dt = base(p.dt);
+  const int64_t B_stride = p.B.position_stride, C_stride = p.C.position_stride, dt_stride = p.dt.position_stride;
+  if constexpr (std::is_same_v<IO, T>) {
+    if (N % 4 == 0) {
+      for (int64_t m = 0; m < tile.size; ++m) {
+        tile.B[m] = B + tile.position[m] * B_stride;
+        tile.C[m] = C + tile.position[m] * C_stride;
+        tile.dt_low[m] = dt + tile.position[m] * dt_stride;
+        __builtin_prefetch(tile.B[m]);  // read by the scan, after the time steps are ready
+        __builtin_prefetch(tile.C[m]);
+      }
+      return;
+    }
+  }
+  tile.rows.resize(kPositions * (2 * padded + r));
+  for (int64_t m = 0; m < tile.size; ++m) {
+    const int64_t position = tile.position[m];
+    T* row = tile.rows.data() + m * (2 * padded + r);
+    for (int64_t s = 0; s < padded; ++s) row[s] = s < N ? static_cast<T>(B[position * B_stride + s]) : T(0);
+    for (int64_t s = 0; s < padded; ++s) row[padded + s] = s < N ? static_cast<T>(C[position * C_stride + s]) : T(0);
+    for (int64_t i = 0; i < r; ++i) row[2 * padded + i] = static_cast<T>(dt[position * dt_stride + i]);
+    tile.B[m] = row;
+    tile.C[m] = row + padded;
+    tile.dt_low[m] = row + 2 * padded;
+  }
+}
+
+// What the dstates of sixteen channels share in a tile.
+template <typename T, int64_t kPositions>
+struct Steps {
+  alignas(64) T delta[kPositions][kLanes];
+  alignas(64) T u[kPositions][kLanes];      // delta x
+  alignas(64) T slope[kPositions][kLanes];  // of the softplus, for the backward
+  alignas(64) T line[kPositions][kLanes];   // x, where it cannot be read in place
+  const T* x[kPositions];
+  bool tame;  // no exponent of the tile leaves the range of exp2_tame
+};
+
+// dt = bias + weight dt_low, four positions at a time: they share the loads of the weight.
+template <typename T, int64_t kPositions>
+inline void expand_time_steps(const Parameters<T>& parameters, int64_t r, const Tile<T, kPositions>& tile,
+                              T (*raw)[kLanes]) {
+  const Lanes<T> bias = Lanes<T>::load(parameters.bias);
+  int64_t m = 0;
+  for (; m + 4 <= tile.size; m += 4) {
+    const T *low0 = tile.dt_low[m], *low1 = tile.dt_low[m + 1], *low2 = tile.dt_low[m + 2], *low3 = tile.dt_low[m + 3];
+    Lanes<T> raw0 = bias, raw1 = bias, raw2 = bias, raw3 = bias;
+    for (int64_t i = 0; i < r; ++i) {
+      const Lanes<T> weight = Lanes<T>::load(&parameters.weight[i * kLanes]);
+      raw0 = fma(Lanes<T>::all(low0[i]), weight, raw0);
+      raw1 = fma(Lanes<T>::all(low1[i]), weight, raw1);
+      raw2 = fma(Lanes<T>::all(low2[i]), weight, raw2);
+      raw3 = fma(Lanes<T>::all(low3[i]), weight, raw3);
+    }
+    raw0.store(raw[m]);
+    raw1.store(raw[m + 1]);
+    raw2.store(raw[m + 2]);
+    raw3.store(raw[m + 3]);
+  }
+  for (; m < tile.size; ++m) {
+    Lanes<T> sum = bias;
+    for (int64_t i = 0; i < r; ++i)
+      sum = fma(Lanes<T>::all(tile.dt_low[m][i]), Lanes<T>::load(&parameters.weight[i * kLanes]), sum);
+    sum.store(raw[m]);
+  }
+}
+
+// Time steps (softplus of dt + bias, dt expanded from its low-rank factors) and inputs of a tile's positions.
+template <typename IO, typename T, bool with_slope, int64_t kPositions>
+void prepare(const Problem& p, const Parameters<T>& parameters, const Source<IO, T>& x, const Source<IO, T>& dt,
+             const Tile<T, kPositions>& tile, Steps<T, kPositions>& steps) {
+  for (int64_t m = 0; m < tile.size; ++m) {
+    steps.x[m] = x.line(tile.position[m], steps.line[m]);
+    __builtin_prefetch(steps.x[m]);
+  }
+  if (p.rank == 0) {
+    alignas(64) T scratch[kLanes];
+    const Lanes<T> bias = Lanes<T>::load(parameters.bias);
+    for (int64_t m = 0; m < tile.size; ++m)
+      (bias + Lanes<T>::load(dt.line(tile.position[m], scratch))).store(steps.delta[m]);
+  } else {
+    expand_time_steps(parameters, p.rank, tile, steps.delta);
+  }
+  Lanes<T> largest = Lanes<T>::all(0);
+  for (int64_t m = 0; m < tile.size; ++m) {
+    const TimeStep<T> step = time_step<with_slope>(Lanes<T>::load(steps.delta[m]));
+    step.delta.store(steps.delta[m]);
+    (step.delta * Lanes<T>::load(steps.x[m])).store(steps.u[m]);
+    if constexpr (with_slope) step.slope.store(steps.slope[m]);
+    largest = maximum(largest, step.delta);
+  }
+  alignas(64) T exponents[kLanes];
+  (largest * Lanes<T>::load(parameters.largest_A)).store(exponents);
+  steps.tame = std::all_of(exponents, exponents + kLanes, [](T size) { return size <= T(kTame); });
+}
+
+}  // namespace geomano
