@@ -10,25 +10,30 @@ from geomano_hpc.bench.scan_problem import Shape
 from geomano_hpc.errors import GeomanoError
 
 
-def extra_memory(shape: Shape, kind: str, backend: str) -> float | None:
-    """Peak of forward and backward beside inputs and outputs, as a multiple of their bytes. None where there is no
-    /proc to ask."""
+def extra_memory(shape: Shape, kind: str, backend: str, precision: str = "float32") -> float | None:
+    """Peak of forward and backward beside inputs and outputs, as a multiple of their bytes, with activations of a
+    precision. None where there is no /proc to ask."""
     if not Path("/proc/self/clear_refs").exists():
         return None
-    command = [sys.executable, "-m", __name__, json.dumps(asdict(shape)), kind, backend]
+    command = [sys.executable, "-m", __name__, json.dumps(asdict(shape)), kind, backend, precision]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
         raise GeomanoError(f"measuring memory of {backend} failed: {(found.stderr.strip().splitlines() or ['?'])[-1]}")
     return float(found.stdout)
 
 
-def _measure(shape: Shape, kind: str, backend: str) -> float:
+def _measure(shape: Shape, kind: str, backend: str, precision: str) -> float:
     import torch
 
     from geomano_hpc.bench.scan_problem import forward_backward
 
-    forward_backward(Shape(1, 2, 2, 2, 2, 2).inputs(torch.float32), kind, backend)  # libraries and threads are there
-    inputs = shape.inputs(torch.float32)
+    def given(shape: Shape) -> dict[str, torch.Tensor]:
+        tensors = shape.inputs(torch.float32)
+        activations = {name: tensors[name].detach().to(getattr(torch, precision)) for name in ("x", "dt", "B", "C")}
+        return tensors | {name: tensor.requires_grad_() for name, tensor in activations.items()}
+
+    forward_backward(given(Shape(1, 2, 2, 2, 2, 2)), kind, backend)  # libraries and threads are there
+    inputs = given(shape)
     before = _kilobytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # start a new peak
     outputs = forward_backward(inputs, kind, backend)
@@ -44,4 +49,4 @@ def _kilobytes(field: str) -> int:
 
 
 if __name__ == "__main__":
-    print(_measure(Shape(**json.loads(sys.argv[1])), sys.argv[2], sys.argv[3]))
+    print(_measure(Shape(**json.loads(sys.argv[1])), *sys.argv[2:]))

@@ -47,9 +47,11 @@ def test_judge_in_channel_blocks_equals_the_reference_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["1d", "2d"])
-@pytest.mark.parametrize("dstate", [4, 16, 64])
-def test_cpu_kernel_needs_less_than_twice_the_memory_of_its_inputs_and_outputs(kind: str, dstate: int) -> None:
+@pytest.mark.parametrize(("dstate", "precision"), [(4, "float32"), (16, "float32"), (64, "float32"), (16, "bfloat16")])
+def test_cpu_kernel_needs_less_than_twice_the_memory_of_its_inputs_and_outputs(
+    kind: str, dstate: int, precision: str
+) -> None:
     """Whatever the number of dstates: hidden states are never stored."""
-    extra = extra_memory(Shape(2, 64, 64, channels=128, dstate=dstate, rank=8), kind, "cpu")
+    extra = extra_memory(Shape(2, 64, 64, channels=128, dstate=dstate, rank=8), kind, "cpu", precision)
     assert extra is not None
     assert 0 < extra < 2
