@@ -55,12 +55,19 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
     store: Annotated[Path | None, typer.Option(help="Another store to evaluate on [the run's own].")] = None,
+    resolution: Annotated[
+        int | None,
+        typer.Option(min=3, help="Points a side to evaluate at: from the store, or from the raw file beside it."),
+    ] = None,
 ) -> None:
     """Evaluate a trained run on the test split: relative L2 error in physical units.
 
+    A model that was trained at one resolution may be evaluated at another (all but the encoder `global`).
+
     \b
-    Example:
+    Examples:
       geomano eval runs/darcy_smoke/seed-0_1a2b3c4d
+      geomano eval runs/darcy_smoke/seed-0_1a2b3c4d --resolution 85
     """
     from geomano_hpc.training.engine import pick_device
     from geomano_hpc.training.evaluate import load_trained, mean_error
@@ -68,8 +75,9 @@ def evaluate(
     from geomano_hpc.training.run_folder import RunFolder
 
     folder = RunFolder(run)
-    model, task = load_trained(folder, store)
+    model, task = load_trained(folder, store, resolution)
     alone = Ranks(0, 1, 0)
     device = pick_device(alone)
     error = mean_error(model.to(device), task, folder.recipe().training.batch_size, device, alone)
-    typer.echo(f"test rel-L2 {error:.5f} on {len(task.split)} samples of {store or folder.recipe().data.store}")
+    where = f"{store or folder.recipe().data.store}, {' x '.join(map(str, task.split.grid))} points"
+    typer.echo(f"test rel-L2 {error:.5f} on {len(task.split)} samples of {where}")

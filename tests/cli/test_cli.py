@@ -187,7 +187,11 @@ def test_whole_chain_by_commands(tiny_recipe: Recipe, darcy_raw: Path, capsys: p
     table = capsys.readouterr().out
     run = sorted(Path("runs/mine").glob("seed-0_*"))[0]
     assert geomano("eval", str(run)) == 0
-    assert re.search(r"test rel-L2 \d\.\d+ on 4 samples of data/tiny.zarr", capsys.readouterr().out)
+    assert re.search(r"test rel-L2 \d\.\d+ on 4 samples of data/tiny.zarr, 9 x 9 points", capsys.readouterr().out)
+    assert geomano("eval", str(run), "--resolution", "5") == 0
+    assert "of data/tiny.zarr, 5 x 5 points" in capsys.readouterr().out
+    assert geomano("eval", str(run), "--resolution", "17") == 1
+    assert "name it with --store" in capsys.readouterr().err
     assert "| 2 | - |" in table
     assert geomano("report", "mine", "--format", "pdf") == 2
     assert geomano("report", "mine", "--no-figures") == 0
