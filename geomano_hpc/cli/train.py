@@ -24,15 +24,26 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run folder [runs/RECIPE/seed-S_HASH].")] = None,
     runs: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved recipe and stop.")] = False,
+    print_model: Annotated[
+        bool, typer.Option("--print-model", help="Print the model's parameters and FLOPs by part and stop.")
+    ] = False,
+    shape: Annotated[
+        tuple[int, int, int] | None,
+        typer.Option(
+            metavar="H W C", help="With --print-model: grid and input channels, where there is no store yet to tell."
+        ),
+    ] = None,
 ) -> None:
     """Train one run. Started again, it goes on from its newest checkpoint; a finished run is not repeated.
 
-    Shipped recipes: darcy, navier_stokes (the paper's), darcy_smoke, navier_stokes_smoke (a minute on a CPU).
+    Shipped recipes: darcy, navier_stokes (the paper's), darcy_best (ours), darcy_smoke, navier_stokes_smoke (a minute
+    on a CPU). --set model.name=transolver (or fno, uno) trains a baseline in the same recipe.
 
     \b
     Examples:
       geomano train darcy_smoke
       geomano train darcy --set model.depth=4 --set training.epochs=50
+      geomano train darcy --print-model --shape 85 85 1
       torchrun --nproc-per-node 4 -m geomano_hpc train darcy
     """
     from geomano_hpc.config import load_recipe, to_yaml
@@ -40,6 +51,14 @@ def train(
     resolved = load_recipe(recipe, set_ or [])
     if print_config:
         typer.echo(to_yaml(resolved), nl=False)
+        return
+    if print_model:
+        from geomano_hpc.models.flops import count_by_part, part_table
+        from geomano_hpc.training.shapes import data_shape
+
+        height, width, in_channels, out_channels = (*shape, 1) if shape else data_shape(resolved.data)
+        for line in part_table(count_by_part(resolved.model, in_channels, out_channels, (height, width))):
+            typer.echo(line)
         return
     from geomano_hpc.launch.study import run_name
     from geomano_hpc.training.loop import train as run_training

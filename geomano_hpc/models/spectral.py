@@ -22,11 +22,15 @@ class ChannelsLast(nn.Module):
         super().__init__()
         self.operator = operator
         _store_as_real(operator)
-        # neuraloperator puts its constructor's arguments among the tensors.
-        self.register_state_dict_post_hook(lambda _module, state, *_: state.pop("_metadata", None))
+        self.register_state_dict_post_hook(_only_tensors)
 
     def forward(self, x_BHWC: torch.Tensor) -> torch.Tensor:
         return self.operator(x_BHWC.movedim(-1, 1)).movedim(1, -1)
+
+
+def _only_tensors(_module: nn.Module, state: dict[str, Any], _prefix: str, _metadata: Any) -> None:
+    """neuraloperator puts its constructor's arguments among the tensors."""
+    state.pop("_metadata", None)
 
 
 def build_fno(config: FnoConfig, in_channels: int, out_channels: int) -> nn.Module:

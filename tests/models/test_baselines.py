@@ -12,7 +12,7 @@ from geomano_hpc.errors import GeomanoError
 from geomano_hpc.models import build_model, count_parameters
 from geomano_hpc.models.transolver import PhysicsAttention, Transolver
 
-SMALL = {
+SMALL: dict[str, TransolverConfig | FnoConfig | UnoConfig] = {
     "transolver": TransolverConfig(depth=2, embedding=16, heads=2, slices=4, reference=3),
     "fno": FnoConfig(depth=2, embedding=6, modes=3),
     "uno": UnoConfig(embedding=6, modes=3),
