@@ -28,16 +28,16 @@ class Part:
     flops: int
 
 
-def scan_flops(x: Sequence[int], dt: Sequence[int], A: Sequence[int], *rest: Any, **_: Any) -> int:
+def scan_flops(x: Sequence[int], dt: Sequence[int], A: Sequence[int], *rest: Any, **_options: Any) -> int:
     """Operations of one `geo_scan` by the shapes of its inputs; rest is B, C, D, R, dt_bias, dt_weight, orders, kind.
 
     For each position, direction, channel and dstate: dt A, its exponential, dt x B, one multiplication and addition
     for the recursion (two in 2D: along the row, then along the column), one for C h, one for R Bbar x where there is a
     correction. For each channel: the expansion of a low-rank dt, bias and softplus (3), dt x, and D x.
     """
-    _, _, _, R, _, dt_weight, _, kind, *_ = rest
+    R, dt_weight, kind = rest[3], rest[5], rest[7]
     batch, height, width, E = x
-    K, _, N = A
+    K, N = A[0], A[2]
     states = 3 + (4 if kind == "2d" else 2) + 2 + (0 if R is None else 2)
     channels = (0 if dt_weight is None else 2 * dt[-1]) + 3 + 1 + 2
     return batch * height * width * K * E * (states * N + channels)

@@ -28,6 +28,7 @@ COMMANDS = [
     "status",
     "report",
     "bench kernels",
+    "bench accuracy",
     "monitor",
     "doctor",
 ]
@@ -66,6 +67,9 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
         (("train", "darcy"), 1, "error: data/darcy.zarr: no such store; convert your raw file with"),
         (("train", "darcy_smoke", "--set", "model.scan_backend=cuda"), 2, "unknown scan backend 'cuda'"),
         (("train", "darcy_smoke", "--set", "model.scan_backend=triton"), 1, "'triton' is not available: needs a GPU"),
+        (("bench", "accuracy", "--problem", "heat"), 2, "error: unknown problem 'heat'; choose from darcy"),
+        (("bench", "accuracy", "--set", "model.depth=2"), 2, "model.depth: the benchmark chooses the models"),
+        (("train", "darcy", "--print-model"), 1, "the grid is not known; give it with --shape H W C"),
         (("eval", "nowhere"), 2, "error: nowhere: not a run folder"),
         (("launch", "darcy", "--cluster", "pbs", "--dry-run"), 2, "--cluster 'pbs' is not known"),
         (("launch", "nothing"), 2, "error: no study, recipe or file 'nothing'"),
@@ -139,6 +143,20 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_print_config_prints_the_resolved_recipe(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert geomano("train", name, "--print-config", "--set", "model.depth=3") == 0
     assert "\n  depth: 3\n" in capsys.readouterr().out
+    assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameters"),
+    [(("darcy", "--shape", "85", "85", "1"), "330,753"), (("navier_stokes_smoke",), "8,721")],
+)
+def test_print_model_shows_parameters_and_flops_by_part(
+    arguments: tuple[str, ...], parameters: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert geomano("train", *arguments, "--print-model") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert {"encoder", "layers: kernel", "layers: mlp", "scan", "decoder"} <= {line.split("  ")[0] for line in shown}
+    assert shown[-1].split()[:2] == ["total", parameters]
     assert list(Path.cwd().iterdir()) == []
 
 
