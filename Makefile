@@ -7,6 +7,8 @@ BIN := $(abspath $(VENV))/bin
 GEOMANO := cd $(DEMO_DIR) && $(BIN)/geomano
 # torch first and by its exact version: a looser request may fetch another build of several gigabytes.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# The extra [baselines] without what FNO and U-NO never import: neuraloperator asks for wandb and its thirty packages.
+BASELINES := neuraloperator tensorly tensorly-torch opt_einsum requests urllib3 idna certifi charset-normalizer
 PARTS := data_prep kernels launch slurm
 
 .PHONY: demo test install install-dev system-packages view lint types imports unit-tests wheel clean
@@ -43,6 +45,7 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP_INSTALL) --editable ".[dev]"
+	$(PIP_INSTALL) --no-deps $(BASELINES)
 	@touch $@
 
 # The Triton kernels are tested with the release of constraints.txt and with a newer one, beside it.

@@ -116,8 +116,10 @@ def _read_raw(path: Path, problem: Problem) -> Fields:
 
 
 def _channels(field: np.ndarray, name: str, problem: Problem, where: str) -> np.ndarray:
-    """[sample, x, y] or [sample, x, y, time] -> float32 [sample, x, y, channel], downsampled."""
+    """[sample, x], [sample, x, y] or [sample, x, y, time] -> float32 [sample, x, y, channel], downsampled."""
     rank = 4 if problem.task == "rollout" else 3
+    if rank == 3 and field.ndim == 2:  # a 1D problem: a line is a grid of one row
+        field = field[:, None]
     if field.ndim != rank:
         raise DataError(
             f"{where}: expected {rank} axes (samples, x, y{', time' if rank == 4 else ''}), found shape {field.shape}"

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from geomano_hpc.config import Recipe, load_recipe, recipe_from_mapping, recipe_names, to_yaml
-from geomano_hpc.config.recipe_files import explain, parse_value, set_by_path, split_override
+from geomano_hpc.config import Recipe, apply_changes, load_recipe, recipe_from_mapping, recipe_names, to_yaml
+from geomano_hpc.config.recipe_files import explain, parse_value, split_override
 from geomano_hpc.errors import ConfigError
 
 _SHIPPED = resources.files("geomano_hpc.launch") / "studies"
@@ -105,8 +105,7 @@ def plan(study: Study) -> list[PlannedRun]:
         point = dict(zip(study.axes, values, strict=True))
         for seed in study.seeds:
             content = base.model_dump(mode="json")
-            for path, value in {**study.set, **point, "training.seed": seed}.items():
-                set_by_path(content, path, value)
+            apply_changes(content, {**study.set, **point, "training.seed": seed})
             recipe = recipe_from_mapping(content, f"study {study.name}")
             run = PlannedRun(run_name(point, recipe), recipe)
             if run.name in runs:
@@ -118,6 +117,12 @@ def plan(study: Study) -> list[PlannedRun]:
 
 
 def run_name(point: dict[str, Any], recipe: Recipe) -> str:
-    words = [f"{path.rpartition('.')[2]}-{value}" for path, value in point.items()] + [f"seed-{recipe.training.seed}"]
+    words = [f"{path.rpartition('.')[2]}-{_word(value)}" for path, value in point.items()]
+    words.append(f"seed-{recipe.training.seed}")
     digest = hashlib.sha256(to_yaml(recipe).encode()).hexdigest()[:8]
     return "_".join(word.replace("/", "-") for word in [*words, digest])
+
+
+def _word(value: Any) -> str:
+    """A whole group of keys, such as a model, goes by its name; the hash tells two of them apart."""
+    return str(value.get("name", "group") if isinstance(value, dict) else value)

@@ -1,4 +1,4 @@
-"""geomano bench kernels"""
+"""geomano bench kernels | accuracy"""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import typer
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Measure speed, after checking that the numbers are right."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Measure speed, after checking that the numbers are right, and accuracy.",
 )
 
 
@@ -70,6 +72,45 @@ def kernels(
     out = out or Path("benchmarks") / f"kernels-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
     content = bench_kernels(chosen, repeats, out, show_progress=True)
     for line in _table(content["rows"]):
+        typer.echo(line)
+    typer.echo(f"wrote {out}", err=True)
+
+
+@app.command()
+def accuracy(
+    problem: Annotated[list[str] | None, typer.Option(help="darcy or navier_stokes. Both by default.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of every model.")] = 3,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key for all models, such as training.epochs=5.")
+    ] = None,
+    runs: Annotated[Path, typer.Option(help="Where run folders are.")] = Path("runs"),
+    at_once: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 2,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file for the numbers. By default benchmarks/accuracy-DATE.json.")
+    ] = None,
+) -> None:
+    """Train our model and the baselines on the same data for the same epochs, at equal size, and compare their errors.
+
+    Makes its own data. Killed and started again, it goes on where it was. Hours on a CPU: start with --set
+    training.epochs=2 --seeds 1 to see the cost. FNO needs the extra geomano_hpc[baselines].
+
+    \b
+    Examples:
+      geomano bench accuracy --problem darcy
+      geomano bench accuracy --problem navier_stokes --set training.epochs=10 --at-once 1
+    """
+    from geomano_hpc.bench.accuracy import CONTESTS, bench_accuracy, table
+    from geomano_hpc.config.recipe_files import split_override
+    from geomano_hpc.errors import ConfigError
+
+    unknown = [name for name in problem or [] if name not in CONTESTS]
+    if unknown:
+        raise ConfigError(f"unknown problem {unknown[0]!r}; choose from {', '.join(CONTESTS)}")
+    contests = {name: CONTESTS[name] for name in problem or CONTESTS}
+    changes = dict(split_override(text) for text in set_ or [])
+    out = out or Path("benchmarks") / f"accuracy-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    content = bench_accuracy(contests, seeds, changes, runs, at_once, out)
+    for line in table(content):
         typer.echo(line)
     typer.echo(f"wrote {out}", err=True)
 

@@ -63,14 +63,14 @@ def _training_step() -> list[str]:
     """One step of a tiny model in the real engine, so that the answer is shown and not guessed."""
     import torch
 
-    from geomano_hpc.config import ModelConfig, TrainingConfig
+    from geomano_hpc.config import GeomanoConfig, TrainingConfig
     from geomano_hpc.models import build_model
     from geomano_hpc.training.engine import start_engine
     from geomano_hpc.training.ranks import Ranks, join
 
     alone = Ranks(0, 1, 0)
     join(alone)
-    model = build_model(ModelConfig(depth=1, embedding=8, dstate=2), in_channels=1, out_channels=1)
+    model = build_model(GeomanoConfig(depth=1, embedding=8, dstate=2), in_channels=1, out_channels=1)
     engine = start_engine(model, TrainingConfig(), total_steps=2, ranks=alone)
     engine.step(engine.deepspeed(torch.randn(1, 4, 4, 1, device=engine.device)).square().sum())
     return [f"a tiny model took a step on {engine.device}"]

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from geomano_hpc.config.models import MODEL_CONFIGS
 from geomano_hpc.config.tree import Recipe
 from geomano_hpc.errors import ConfigError
 
@@ -22,8 +23,7 @@ def recipe_names() -> list[str]:
 def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
     """A shipped recipe by name or a YAML file by path, with overrides such as `model.depth=4`."""
     content, source = _read(name_or_path)
-    for override in overrides:
-        set_by_path(content, *split_override(override))
+    apply_changes(content, dict(split_override(override) for override in overrides))
     return recipe_from_mapping(content, source)
 
 
@@ -40,6 +40,16 @@ def recipe_from_mapping(content: Mapping[str, Any], source: str) -> Recipe:
         return Recipe.model_validate(content)
     except ValidationError as error:
         raise ConfigError(f"{source}: {explain(error, Recipe)}") from None
+
+
+def apply_changes(content: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Set keys by their paths. Another `model.name` starts from that model's own defaults, since the keys of one model
+    mean nothing to another; the other changes of the model follow, in whatever order they were written."""
+    name, model = changes.get("model.name"), content.get("model", {})
+    if name is not None and isinstance(model, dict) and name != model.get("name", "geomano"):
+        content["model"] = {"name": name}
+    for path, value in changes.items():
+        set_by_path(content, path, value)
 
 
 def set_by_path(content: dict[str, Any], path: str, value: Any) -> None:
@@ -103,9 +113,15 @@ def explain(error: ValidationError, tree: type[BaseModel]) -> str:
     problems = []
     for problem in error.errors():
         location = [str(part) for part in problem["loc"]]
+        keys_of = tree
+        if location[:1] == ["model"] and location[1:2] and location[1] in MODEL_CONFIGS:
+            keys_of, inner = MODEL_CONFIGS[location[1]], location[2:]  # pydantic puts the model's name into the path
+            location = ["model", *inner]
+        else:
+            inner = location
         path = ".".join(location)
         if problem["type"] == "extra_forbidden":
-            keys = _keys_at(tree, location[:-1])
+            keys = _keys_at(keys_of, inner[:-1])
             hint = closest(location[-1], keys) or f"; valid keys here: {', '.join(keys)}"
             problems.append(f"unknown key {path}{hint}")
         elif problem["type"] == "missing":
@@ -113,7 +129,7 @@ def explain(error: ValidationError, tree: type[BaseModel]) -> str:
         else:
             reason = problem["msg"].removeprefix("Value error, ")
             shown = "" if isinstance(problem["input"], dict) else f" (found {problem['input']!r})"
-            problems.append(f"{path}: {reason}{shown}")
+            problems.append(": ".join(filter(None, [path, reason])) + shown)
     return "; ".join(problems)
 
 

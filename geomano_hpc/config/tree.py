@@ -1,20 +1,12 @@
 """The configuration tree. Every key that a recipe may hold is a field here; any other key is an error."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field
 
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _true_is_not_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
-            raise ValueError("true and false go with switches only")
-        return value
+from geomano_hpc.config.models import GeomanoConfig, ModelConfig
+from geomano_hpc.config.strict import Strict
 
 
 class GenerateConfig(Strict):
@@ -34,45 +26,6 @@ class DataConfig(Strict):
     train_samples: int | None = Field(default=None, gt=0, description="use only the first so many training samples")
     test_samples: int | None = Field(default=None, gt=0, description="use only the first so many test samples")
     generate: GenerateConfig | None = None
-
-
-def _quoted(value: Any) -> Any:
-    if isinstance(value, int):
-        raise ValueError(f"write the mask in quotes, such as '0011' (YAML read the number {value})")
-    return value
-
-
-# One digit per scan direction, in the paper's order; a recipe writes it in quotes, since YAML takes 0011 for a number.
-Correction = Annotated[str, BeforeValidator(_quoted), Field(pattern=r"^(none|learnable|[01]+)$")]
-
-
-class ModelConfig(Strict):
-    """GeoMaNO (section "Novel Method" of the paper)."""
-
-    name: Literal["geomano"] = "geomano"
-    depth: int = Field(default=8, gt=0, description="T, the number of GeoMaNO layers")
-    embedding: int = Field(default=64, gt=0, description="ED, the feature embedding dimension")
-    dstate: int = Field(default=16, gt=0, description="N, the hidden states per channel")
-    expand: int = Field(default=1, gt=0, description="channels of the scan E = expand * embedding")
-    mlp_ratio: float = Field(default=2.0, gt=0, description="hidden width of the layer's MLP over embedding")
-    kind: Literal["1d", "2d"] = Field(default="2d", description="vanilla GeoMamba-SSM or 2DGeoMamba-SSM")
-    orders: Literal["paper", "corners"] = "paper"
-    correction: Correction = Field(
-        default="0011", description="none, learnable, or a mask with one digit per direction"
-    )
-    correction_form: Literal["equation", "state"] = "equation"
-    encoder: Literal["pointwise", "local"] = "pointwise"
-    patch: int = Field(default=1, gt=0, description="side of a patch; 1 for the pointwise encoder")
-    positional_encoding: bool = False
-    scan_backend: str = Field(default="auto", description="auto, or a backend by name (see geomano doctor)")
-
-    def model_post_init(self, _context: Any) -> None:
-        if (self.encoder == "pointwise") != (self.patch == 1):
-            raise ValueError(
-                f"encoder {self.encoder} does not go with patch {self.patch}: pointwise is patch 1, local is more"
-            )
-        if self.correction.isdigit() and len(self.correction) != 4:
-            raise ValueError(f"correction {self.correction!r} needs four digits, one for each scan direction")
 
 
 class LossConfig(Strict):
@@ -95,11 +48,32 @@ class TrainingConfig(Strict):
     keep_checkpoints: int = Field(default=2, gt=0)
 
 
+class ComputeConfig(Strict):
+    """How the same model is computed. All of it is off by default."""
+
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="bfloat16: autocast; parameters, states of the scan and the loss stay float32"
+    )
+    activation_checkpointing: bool = Field(
+        default=False, description="keep only the input of each layer and compute the layer again in the backward"
+    )
+    compile: bool = Field(default=False, description="torch.compile for the encoder, the layers' MLPs and the decoder")
+
+
 class Recipe(Strict):
     """One run's full configuration."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     data: DataConfig
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = GeomanoConfig()
     loss: LossConfig = LossConfig()
     training: TrainingConfig = TrainingConfig()
+    compute: ComputeConfig = ComputeConfig()
+
+    def model_post_init(self, _context: Any) -> None:
+        if self.model.name in ("fno", "uno") and self.compute != ComputeConfig():
+            raise ValueError(
+                f"model {self.model.name} is computed as its package does, in float32: leave compute at its defaults"
+            )
+        if isinstance(self.model, GeomanoConfig) and self.model.domain == "1d" and self.loss.gradient_weight:
+            raise ValueError("loss.gradient_weight needs a 2D grid: set it to 0 for domain 1d")

@@ -1,91 +1,142 @@
 """Geometry-aware encoder and decoder (section "Geometry-Aware Encoder and Decoder").
 
-Axes: B batch, H x W grid points, h x w patches, P = patch * patch points of a patch, D embedding.
-The input-adaptive weights W are a softmax over the points of each patch, per feature; with patch 1 they are one and
-are left out. (Our reading: the paper's literal W mixes the whole domain into every patch.)
+    encoder  Y = Linear(X),          W = Softmax(Linear(Y)),  Z = LayerNorm(W^T Y)
+    decoder  W = Softmax(Linear(Z)), Y = W^T Z,               X = Linear(LayerNorm(Y))
+
+(Our reading of the decoder: a LayerNorm last, as printed, would return a constant for one output channel.) The
+variants differ in where W may look, which is a mixing of its own:
+
+    pointwise  a patch is a point: W is one and is left out
+    local      W lives inside each patch, a softmax over its points for each feature; ours, it keeps the geometry
+    global     the paper's literal W in R^{P x L}: every patch mixes the whole domain
+
+Axes: B batch, H x W grid points (P in all), h x w patches (L in all), p points of a patch, D embedding, C channels.
 """
 
-import math
-
 import torch
-import torch.nn.functional as F
 from torch import nn
+
+from geomano_hpc.config import GeomanoConfig
+from geomano_hpc.models.patches import Sides, from_patches, patch_grid, to_patches
+from geomano_hpc.models.position import PositionalEncoding
+
+Grid = tuple[int, int]
 
 
 class Encoder(nn.Module):
-    """Y = Linear(X), W = Softmax(Linear(Y)), Z = LayerNorm(W^T Y), with positional encoding where asked for."""
+    """Lifting, mixing into patches, positional encoding where asked for, LayerNorm."""
 
-    def __init__(self, in_channels: int, embedding: int, patch: int, positional_encoding: bool) -> None:
+    def __init__(self, config: GeomanoConfig, in_channels: int, grid: Grid | None) -> None:
         super().__init__()
-        self.patch = patch
-        self.lift = nn.Sequential(nn.Linear(in_channels, embedding), nn.GELU(), nn.Linear(embedding, embedding))
-        self.weights = nn.Linear(embedding, embedding) if patch > 1 else None
-        self.position = PositionalEncoding(embedding) if positional_encoding else None
-        self.norm = nn.LayerNorm(embedding)
+        D = config.embedding
+        self.lift = nn.Sequential(nn.Linear(in_channels, D), nn.GELU(), nn.Linear(D, D))
+        self.mix: nn.Module | None = None
+        if config.encoder == "local":
+            self.mix = LocalMix(D, _sides(config))
+        elif config.encoder == "global":
+            self.mix = GlobalMix(D, _sides(config), _known(grid))
+        self.position = PositionalEncoding(D) if config.positional_encoding else None
+        self.norm = nn.LayerNorm(D)
 
     def forward(self, x_BHWC: torch.Tensor) -> torch.Tensor:
         z_BhwD = self.lift(x_BHWC)
-        if self.weights is not None:
-            y_BhwPD = to_patches(z_BhwD, self.patch)
-            z_BhwD = (self.weights(y_BhwPD).softmax(dim=-2) * y_BhwPD).sum(dim=-2)
+        if self.mix is not None:
+            z_BhwD = self.mix(z_BhwD)
         if self.position is not None:
             z_BhwD = z_BhwD + self.position(z_BhwD)
         return self.norm(z_BhwD)
 
 
 class Decoder(nn.Module):
-    """W = Softmax(Linear(Z)), Y = W^T Z, X = Linear(LayerNorm(Y)).
+    """Patches back to points, LayerNorm, projection."""
 
-    (Our reading: a LayerNorm last, as printed, would return a constant for one output channel.)
-    """
-
-    def __init__(self, embedding: int, out_channels: int, patch: int) -> None:
+    def __init__(self, config: GeomanoConfig, out_channels: int, grid: Grid | None) -> None:
         super().__init__()
-        self.patch = patch
-        self.weights = nn.Linear(embedding, patch * patch * embedding) if patch > 1 else None
-        self.norm = nn.LayerNorm(embedding)
-        self.project = nn.Linear(embedding, out_channels)
+        D = config.embedding
+        self.spread: nn.Module | None = None
+        if config.encoder == "local":
+            self.spread = LocalSpread(D, _sides(config))
+        elif config.encoder == "global":
+            self.spread = GlobalSpread(D, _known(grid))
+        self.norm = nn.LayerNorm(D)
+        self.project = nn.Linear(D, out_channels)
 
     def forward(self, z_BhwD: torch.Tensor, height: int, width: int) -> torch.Tensor:
-        y_BHWD = z_BhwD
-        if self.weights is not None:
-            w_BhwPD = self.weights(z_BhwD).unflatten(-1, (self.patch**2, -1)).softmax(dim=-2)
-            y_BHWD = from_patches(w_BhwPD * z_BhwD.unsqueeze(-2), self.patch)[:, :height, :width]
+        y_BHWD = z_BhwD if self.spread is None else self.spread(z_BhwD, height, width)
         return self.project(self.norm(y_BHWD))
 
 
-def to_patches(y_BHWD: torch.Tensor, patch: int) -> torch.Tensor:
-    """Cut into patches of patch x patch points, [B, h, w, P, D]; a grid that does not divide repeats its last line."""
-    _, height, width, _ = y_BHWD.shape
-    bottom, right = -height % patch, -width % patch
-    if bottom or right:
-        y_BHWD = F.pad(y_BHWD.movedim(-1, 1), (0, right, 0, bottom), mode="replicate").movedim(1, -1)
-    rows = y_BHWD.unflatten(1, (-1, patch)).unflatten(3, (-1, patch))  # B, h, p, w, p, D
-    return rows.transpose(2, 3).flatten(3, 4)
+class LocalMix(nn.Module):
+    """Z = W^T Y with W a softmax over the points of each patch, for each feature."""
 
-
-def from_patches(y_BhwPD: torch.Tensor, patch: int) -> torch.Tensor:
-    rows = y_BhwPD.unflatten(3, (patch, patch)).transpose(2, 3)  # B, h, p, w, p, D
-    return rows.flatten(3, 4).flatten(1, 2)
-
-
-class PositionalEncoding(nn.Module):
-    """Sines and cosines of the coordinates of the patch centres in the unit square, projected to the embedding.
-
-    Coordinates are relative to the domain, so no parameter depends on the size of the grid.
-    """
-
-    frequencies: torch.Tensor
-
-    def __init__(self, embedding: int, n_frequencies: int = 8) -> None:
+    def __init__(self, D: int, sides: Sides) -> None:
         super().__init__()
-        self.register_buffer("frequencies", math.pi * 2.0 ** torch.arange(n_frequencies) / 2, persistent=False)
-        self.project = nn.Linear(4 * n_frequencies, embedding)
+        self.sides = sides
+        self.weights = nn.Linear(D, D)
 
-    def forward(self, z_BhwD: torch.Tensor) -> torch.Tensor:
-        _, h, w, _ = z_BhwD.shape
-        along = [(torch.arange(n, device=z_BhwD.device) + 0.5) / n for n in (h, w)]
-        centres = torch.meshgrid(*along, indexing="ij")
-        angles = torch.stack(centres, dim=-1)[..., None].to(z_BhwD.dtype) * self.frequencies
-        features = torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-        return self.project(features)
+    def forward(self, y_BHWD: torch.Tensor) -> torch.Tensor:
+        y_BhwpD = to_patches(y_BHWD, self.sides)
+        return (self.weights(y_BhwpD).softmax(dim=-2) * y_BhwpD).sum(dim=-2)
+
+
+class LocalSpread(nn.Module):
+    """Y = W^T Z with W a softmax over the points of each patch, for each feature."""
+
+    def __init__(self, D: int, sides: Sides) -> None:
+        super().__init__()
+        self.sides = sides
+        self.weights = nn.Linear(D, sides[0] * sides[1] * D)
+
+    def forward(self, z_BhwD: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        w_BhwpD = self.weights(z_BhwD).unflatten(-1, (self.sides[0] * self.sides[1], -1)).softmax(dim=-2)
+        return from_patches(w_BhwpD * z_BhwD.unsqueeze(-2), self.sides, height, width)
+
+
+class GlobalMix(nn.Module):
+    """Z = W^T Y with W in R^{P x L}, a softmax over all points: a patch is a weighted mean of the domain."""
+
+    def __init__(self, D: int, sides: Sides, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+        self.patches = patch_grid(*grid, sides)
+        self.weights = nn.Linear(D, self.patches[0] * self.patches[1])
+
+    def forward(self, y_BHWD: torch.Tensor) -> torch.Tensor:
+        _check_grid(self.grid, tuple(y_BHWD.shape[1:3]))
+        y_BPD = y_BHWD.flatten(1, 2)
+        w_BPL = self.weights(y_BPD).softmax(dim=1)
+        return (w_BPL.mT @ y_BPD).unflatten(1, self.patches)
+
+
+class GlobalSpread(nn.Module):
+    """Y = W^T Z with W in R^{L x P}, a softmax over all patches: a point is a weighted mean of the patches."""
+
+    def __init__(self, D: int, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+        self.weights = nn.Linear(D, grid[0] * grid[1])
+
+    def forward(self, z_BhwD: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        _check_grid(self.grid, (height, width))
+        z_BLD = z_BhwD.flatten(1, 2)
+        w_BLP = self.weights(z_BLD).softmax(dim=1)
+        return (w_BLP.mT @ z_BLD).unflatten(1, (height, width))
+
+
+def _sides(config: GeomanoConfig) -> Sides:
+    """Patches of a line are pieces of it; the grid of a 1D domain is 1 x L."""
+    return (1 if config.domain == "1d" else config.patch), config.patch
+
+
+def _known(grid: Grid | None) -> Grid:
+    if grid is None:
+        raise ValueError("encoder global ties its weights to one grid: build the model with grid=(H, W)")
+    return grid
+
+
+def _check_grid(expected: Grid, found: tuple[int, ...]) -> None:
+    if found != expected:
+        raise ValueError(
+            f"encoder global is tied to the grid of its training, {expected[0]} x {expected[1]}, and was given "
+            f"{found[0]} x {found[1]}; encoder pointwise or local takes any grid"
+        )

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from geomano_hpc.config import ModelConfig
+from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.kernels import geo_scan, order_set
 
 
@@ -19,7 +19,7 @@ class GeoMambaKernel(nn.Module):
 
     R: torch.Tensor | None
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: GeomanoConfig) -> None:
         super().__init__()
         self.kind = config.kind
         self.correction_form = config.correction_form

@@ -1,20 +1,22 @@
 """GeoMaNO: encoder, T layers, decoder (section "Novel Method").
 
-Axes: B batch, H x W grid, h x w patches, D embedding, C channels.
+Axes: B batch, H x W grid, h x w patches, D embedding, C channels. A 1D domain is a 1 x L grid; a 3D domain (x, y, t) is
+an H x W grid whose frames are channels ("we treat the time dimension as an additional feature dimension").
 """
 
 import torch
 from torch import nn
 
-from geomano_hpc.config import ModelConfig
-from geomano_hpc.models.encoder import Decoder, Encoder
+from geomano_hpc.config import GeomanoConfig
+from geomano_hpc.models.encoder import Decoder, Encoder, Grid
 from geomano_hpc.models.geomamba import GeoMambaKernel
+from geomano_hpc.models.stack import LayerStack
 
 
 class GeoMaNOLayer(nn.Module):
     """S = Z + GeoMambaKernel(LayerNorm(Z)); Z = S + Linear(LayerNorm(S)), where Linear is a two-layer MLP."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: GeomanoConfig) -> None:
         super().__init__()
         hidden = round(config.mlp_ratio * config.embedding)
         self.kernel_norm = nn.LayerNorm(config.embedding)
@@ -28,21 +30,24 @@ class GeoMaNOLayer(nn.Module):
 
 
 class GeoMaNO(nn.Module):
-    """a -> encode -> T GeoMaNO layers -> decode -> u, channels last: [B, H, W, C_in] -> [B, H, W, C_out]."""
+    """a -> encode -> T GeoMaNO layers -> decode -> u, channels last: [B, H, W, C_in] -> [B, H, W, C_out].
 
-    def __init__(self, config: ModelConfig, in_channels: int, out_channels: int) -> None:
+    `grid` is needed by the `global` encoder only: nothing else depends on the size of the grid.
+    """
+
+    def __init__(self, config: GeomanoConfig, in_channels: int, out_channels: int, grid: Grid | None = None) -> None:
         super().__init__()
-        self.encoder = Encoder(in_channels, config.embedding, config.patch, config.positional_encoding)
-        self.layers = nn.ModuleList(GeoMaNOLayer(config) for _ in range(config.depth))
-        self.decoder = Decoder(config.embedding, out_channels, config.patch)
+        self.is_line = config.domain == "1d"
+        self.encoder = Encoder(config, in_channels, grid)
+        self.layers = LayerStack(GeoMaNOLayer(config) for _ in range(config.depth))
+        self.decoder = Decoder(config, out_channels, grid)
 
     def forward(self, x_BHWC: torch.Tensor) -> torch.Tensor:
         _, height, width, _ = x_BHWC.shape
-        z_BhwD = self.encoder(x_BHWC)
-        for layer in self.layers:
-            z_BhwD = layer(z_BhwD)
-        return self.decoder(z_BhwD, height, width)
+        if self.is_line and height != 1:
+            raise ValueError(f"domain 1d takes a 1 x L grid, found {height} x {width}; set model.domain to 2d or 3d")
+        return self.decoder(self.layers(self.encoder(x_BHWC)), height, width)
 
-
-def build_model(config: ModelConfig, in_channels: int, out_channels: int) -> nn.Module:
-    return GeoMaNO(config, in_channels, out_channels)
+    def dense_parts(self) -> list[nn.Module]:
+        """What a compiler can fuse: all but the GeoMamba kernel."""
+        return [self.encoder, *(layer.get_submodule("mlp") for layer in self.layers), self.decoder]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from geomano_hpc.errors import GeomanoError
-from geomano_hpc.report.published import DEVIATION, PROTOCOL, published
+from geomano_hpc.report.published import DEVIATION, EFFICIENCY, PROTOCOL, published, published_for
 from geomano_hpc.training.run_folder import RunFolder, run_folders
 
 
@@ -17,6 +17,8 @@ class Row:
     errors: list[float]
     unfinished: list[str]
     parameters: int | None
+    published: float | None = None  # of the same configuration, by the paper's protocol
+    seconds_per_epoch: float | None = None
 
     @property
     def mean(self) -> float | None:
@@ -34,10 +36,21 @@ class Row:
 
     def cells(self) -> list[str]:
         unfinished = ", ".join(self.unfinished) or "-"
-        return [self.variant, self.in_words(), str(len(self.errors)), unfinished, str(self.parameters or "-")]
+        paper = "-" if self.published is None else f"{self.published:.5f}"
+        seconds = "-" if self.seconds_per_epoch is None else f"{self.seconds_per_epoch:.1f}"
+        counts = [str(len(self.errors)), unfinished, str(self.parameters or "-")]
+        return [self.variant, self.in_words(), paper, *counts, seconds]
 
 
-COLUMNS = ("variant", "test rel-L2 (mean ± std over seeds)", "seeds", "not finished", "parameters")
+COLUMNS = (
+    "variant",
+    "test rel-L2 (mean ± std over seeds)",
+    "published",
+    "seeds",
+    "not finished",
+    "parameters",
+    "s/epoch",
+)
 
 
 @dataclass(frozen=True)
@@ -50,15 +63,22 @@ class Table:
         numbers = published(self.problem)
         if not numbers:
             return []
-        others = sorted((error, model) for model, error in numbers.items() if model != "GeoMaNO")[:3]
+        others = sorted((error, model) for model, error in numbers.items() if model != "GeoMaNO")
         ours = f"GeoMaNO {numbers['GeoMaNO']:.4f} ± {DEVIATION[self.problem]:.1e}"
-        best = ", ".join(f"{model} {error:.4f}" for error, model in others)
-        return [f"published for {PROTOCOL[self.problem]}: {ours}, {best}"]
+        models = ", ".join(f"{model} {error:.4f}" for error, model in others)
+        epochs = ", ".join(
+            f"{model} {cost['train'][0]} s to train, {cost['infer'][0]} s to infer, {cost['memory'][0]} MB"
+            for model, cost in EFFICIENCY[self.problem].items()
+        )
+        return [
+            f"published for {PROTOCOL[self.problem]}: {ours}, {models}",
+            f"published cost of an epoch on one Quadro RTX 8000: {epochs}",
+        ]
 
     def to_markdown(self) -> str:
         lines = [f"# {self.study}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
         lines += [f"| {' | '.join(row.cells())} |" for row in self.rows]
-        return "\n".join([*lines, "", *self.published_lines()]) + "\n"
+        return "\n".join([*lines, "", *(f"{line}\n" for line in self.published_lines())]) + "\n"
 
 
 def make_table(study: Path) -> Table:
@@ -69,11 +89,12 @@ def make_table(study: Path) -> Table:
     contents = [_flat(folder.recipe().model_dump(mode="json")) for folder in folders]
     varied = [
         key
-        for key in contents[0]
+        for key in dict.fromkeys(key for content in contents for key in content)
         if key != "training.seed" and len({str(content.get(key)) for content in contents}) > 1
     ]
     for folder, content in zip(folders, contents, strict=True):
-        label = ", ".join(f"{key} {content.get(key)}" for key in varied) or str(content["name"])
+        # A key that another model has and this one has not is no part of its label.
+        label = ", ".join(f"{key} {content[key]}" for key in varied if key in content) or str(content["name"])
         groups[label].append(folder)
     results = [folder.result() for folder in folders]
     problem = next((str(result["problem"]) for result in results if result), "")
@@ -83,8 +104,19 @@ def make_table(study: Path) -> Table:
 def _row(variant: str, folders: list[RunFolder]) -> Row:
     results = [result for result in (folder.result() for folder in folders) if result]
     unfinished = [folder.path.name for folder in folders if not folder.is_finished]
-    parameters = int(results[0]["parameters"]) if results else None
-    return Row(variant, [float(result["rel_l2"]) for result in results], unfinished, parameters)
+    errors = [float(result["rel_l2"]) for result in results]
+    if not results:
+        return Row(variant, errors, unfinished, None)
+    model = folders[0].recipe().model.model_dump(mode="json")
+    seconds = [result["train_seconds"] / result["epochs"] for result in results if "train_seconds" in result]
+    return Row(
+        variant,
+        errors,
+        unfinished,
+        int(results[0]["parameters"]),
+        published_for(str(results[0]["problem"]), model),
+        statistics.fmean(seconds) if seconds else None,
+    )
 
 
 def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -15,14 +15,26 @@ import geomano_hpc
 from geomano_hpc.kernels import BackendStatus
 from geomano_hpc.training.ranks import Ranks
 
-PACKAGES = ("torch", "triton", "deepspeed", "mpi4py", "h5py", "zarr", "submitit", "tensorboard", "numpy", "scipy")
+PACKAGES = (
+    "torch",
+    "triton",
+    "deepspeed",
+    "mpi4py",
+    "h5py",
+    "zarr",
+    "submitit",
+    "tensorboard",
+    "numpy",
+    "scipy",
+    "neuraloperator",
+)
 
 
 def package_versions() -> dict[str, str | None]:
     return {name: _version(name) for name in PACKAGES}
 
 
-def describe_environment(ranks: Ranks, scan_backend: BackendStatus, data_hash: str) -> dict[str, Any]:
+def describe_environment(ranks: Ranks, scan_backend: BackendStatus | None, data_hash: str) -> dict[str, Any]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "geomano_hpc": geomano_hpc.__version__,
@@ -32,8 +44,8 @@ def describe_environment(ranks: Ranks, scan_backend: BackendStatus, data_hash: s
         "hardware": hardware(),
         "world_size": ranks.world_size,
         "threads": torch.get_num_threads(),
-        "scan_backend": scan_backend.name,
-        "scan_backend_reason": scan_backend.reason,
+        "scan_backend": None if scan_backend is None else scan_backend.name,
+        "scan_backend_reason": "the model has no scan" if scan_backend is None else scan_backend.reason,
         "data_hash": data_hash,
     }
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from geomano_hpc.atomic import write_json
-from geomano_hpc.config import Recipe
+from geomano_hpc.config import GeomanoConfig, Recipe
 from geomano_hpc.data import ensure_store, epoch_batches, load_split, share_of_rank
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import DataError, GeomanoError
-from geomano_hpc.kernels import ready_backend
-from geomano_hpc.models import build_model
+from geomano_hpc.kernels import BackendStatus, ready_backend
+from geomano_hpc.models import build_model, count_parameters
 from geomano_hpc.progress import Advance, progress
 from geomano_hpc.training.checkpoint import Position, load_newest, save_checkpoint
 from geomano_hpc.training.engine import Engine, start_engine
@@ -60,7 +60,7 @@ def _prepare(recipe: Recipe, folder: RunFolder, ranks: Ranks, held: contextlib.E
             held.enter_context(_log_file(folder))
             finished = folder.result()
             if finished is None:
-                ready_backend(recipe.model.scan_backend)
+                _scan_backend(recipe)
                 ensure_store(recipe.data)
         except Exception as error:
             failure = error
@@ -97,15 +97,18 @@ class Training:
         store = open_store(recipe.data.store)
         self.problem = store.card.problem
         train_split = load_split(store, "train", recipe.data.train_samples)
-        self.task = Task(train_split, recipe.loss.gradient_weight)
-        self.test_task = Task(load_split(store, "test", recipe.data.test_samples), recipe.loss.gradient_weight)
+        test_split = load_split(store, "test", recipe.data.test_samples)
+        self.task, self.test_task = (
+            Task(split, recipe.loss.gradient_weight, recipe.compute.precision) for split in (train_split, test_split)
+        )
 
         torch.manual_seed(config.seed)
-        model = build_model(recipe.model, train_split.in_channels, train_split.out_channels)
-        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        channels = (train_split.in_channels, train_split.out_channels)
+        model = build_model(recipe.model, *channels, train_split.grid, recipe.compute)
+        self.parameters = count_parameters(model)
         steps_per_epoch = -(-len(train_split) // config.batch_size)
         self.engine: Engine = start_engine(model, config, config.epochs * steps_per_epoch, ranks)
-        backend = ready_backend(recipe.model.scan_backend)
+        backend = _scan_backend(recipe)
         if ranks.is_main:
             self._record_start(describe_environment(ranks, backend, store.content_hash()))
         self.position = load_newest(folder.checkpoints, self.engine)
@@ -198,6 +201,11 @@ class Training:
         self.folder.write_result(result)
         logger.info("finished: rel-L2 %.5f on %d test samples", result["rel_l2"], result["test_samples"])
         return result
+
+
+def _scan_backend(recipe: Recipe) -> BackendStatus | None:
+    """The backend of the scan, compiled and loaded; None for a model without a scan."""
+    return ready_backend(recipe.model.scan_backend) if isinstance(recipe.model, GeomanoConfig) else None
 
 
 def _words(line: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ class Task:
 
     split: Split
     gradient_weight: float
+    precision: str = "float32"
 
     def training_loss(self, model: nn.Module, samples: torch.Tensor, device: torch.device) -> torch.Tensor:
         """Sum over the samples of L_rL2 + gradient_weight * L_g; over the frames too, in a rollout."""
@@ -54,8 +55,11 @@ class Task:
         return self.split.input_SHWC[samples].to(device), self.split.target_SHWC[samples].to(device)
 
     def _step(self, model: nn.Module, input_BHWC: torch.Tensor) -> torch.Tensor:
-        output = model(self.split.input_normaliser.encode(input_BHWC))
-        return self.split.target_normaliser.decode(output)
+        """One call of the model, under autocast where the precision is not float32; losses are always in float32."""
+        lowered = self.precision != "float32"
+        with torch.autocast(input_BHWC.device.type, dtype=torch.bfloat16, enabled=lowered):
+            output = model(self.split.input_normaliser.encode(input_BHWC))
+        return self.split.target_normaliser.decode(output.float() if lowered else output)
 
     def _loss(self, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         loss = relative_l2(prediction, target)

@@ -1,4 +1,4 @@
-"""The trained weights of a run, with the normalisers that belong to them: what a prediction needs, in one file."""
+"""The trained weights of a run, with the normalisers and the grid that belong to them: what a prediction needs."""
 
 import json
 from dataclasses import asdict, replace
@@ -16,7 +16,18 @@ from geomano_hpc.errors import GeomanoError
 def save_weights(file: Path, model: nn.Module, split: Split) -> None:
     normalisers = {"input": asdict(split.input_normaliser), "target": asdict(split.target_normaliser)}
     with replacing(file) as temporary:
-        temporary.write_bytes(save(model.state_dict(), metadata={"normalisers": json.dumps(normalisers)}))
+        metadata = {"normalisers": json.dumps(normalisers), "grid": json.dumps(split.grid)}
+        temporary.write_bytes(save(model.state_dict(), metadata=metadata))
+
+
+def trained_grid(file: Path) -> tuple[int, int] | None:
+    """The grid that the model was trained on, or None in a file that does not say."""
+    try:
+        with safe_open(file, framework="pt") as weights:
+            grid = json.loads((weights.metadata() or {}).get("grid", "null"))
+    except (OSError, SafetensorError) as error:
+        raise GeomanoError(f"{file}: cannot be read ({error})") from error
+    return None if grid is None else (grid[0], grid[1])
 
 
 def load_weights(file: Path, model: nn.Module, split: Split) -> Split:

@@ -28,6 +28,7 @@ COMMANDS = [
     "status",
     "report",
     "bench kernels",
+    "bench accuracy",
     "monitor",
     "doctor",
 ]
@@ -66,6 +67,9 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
         (("train", "darcy"), 1, "error: data/darcy.zarr: no such store; convert your raw file with"),
         (("train", "darcy_smoke", "--set", "model.scan_backend=cuda"), 2, "unknown scan backend 'cuda'"),
         (("train", "darcy_smoke", "--set", "model.scan_backend=triton"), 1, "'triton' is not available: needs a GPU"),
+        (("bench", "accuracy", "--problem", "heat"), 2, "error: unknown problem 'heat'; choose from darcy"),
+        (("bench", "accuracy", "--set", "model.depth=2"), 2, "model.depth: the benchmark chooses the models"),
+        (("train", "darcy", "--print-model"), 1, "the grid is not known; give it with --shape H W C"),
         (("eval", "nowhere"), 2, "error: nowhere: not a run folder"),
         (("launch", "darcy", "--cluster", "pbs", "--dry-run"), 2, "--cluster 'pbs' is not known"),
         (("launch", "nothing"), 2, "error: no study, recipe or file 'nothing'"),
@@ -142,6 +146,20 @@ def test_print_config_prints_the_resolved_recipe(name: str, capsys: pytest.Captu
     assert list(Path.cwd().iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "parameters"),
+    [(("darcy", "--shape", "85", "85", "1"), "330,753"), (("navier_stokes_smoke",), "8,721")],
+)
+def test_print_model_shows_parameters_and_flops_by_part(
+    arguments: tuple[str, ...], parameters: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert geomano("train", *arguments, "--print-model") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert {"encoder", "layers: kernel", "layers: mlp", "scan", "decoder"} <= {line.split("  ")[0] for line in shown}
+    assert shown[-1].split()[:2] == ["total", parameters]
+    assert list(Path.cwd().iterdir()) == []
+
+
 def test_doctor_says_that_training_can_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert geomano("doctor") == 0
     shown = capsys.readouterr().out
@@ -187,7 +205,11 @@ def test_whole_chain_by_commands(tiny_recipe: Recipe, darcy_raw: Path, capsys: p
     table = capsys.readouterr().out
     run = sorted(Path("runs/mine").glob("seed-0_*"))[0]
     assert geomano("eval", str(run)) == 0
-    assert re.search(r"test rel-L2 \d\.\d+ on 4 samples of data/tiny.zarr", capsys.readouterr().out)
+    assert re.search(r"test rel-L2 \d\.\d+ on 4 samples of data/tiny.zarr, 9 x 9 points", capsys.readouterr().out)
+    assert geomano("eval", str(run), "--resolution", "5") == 0
+    assert "of data/tiny.zarr, 5 x 5 points" in capsys.readouterr().out
+    assert geomano("eval", str(run), "--resolution", "17") == 1
+    assert "name it with --store" in capsys.readouterr().err
     assert "| 2 | - |" in table
     assert geomano("report", "mine", "--format", "pdf") == 2
     assert geomano("report", "mine", "--no-figures") == 0

@@ -2,14 +2,17 @@ from pathlib import Path
 
 import pytest
 
-from geomano_hpc.config import load_recipe, recipe_from_mapping, recipe_names, to_yaml
+from geomano_hpc.config import GeomanoConfig, TransolverConfig, load_recipe, recipe_from_mapping, recipe_names, to_yaml
 from geomano_hpc.errors import ConfigError
 
 
 def test_paper_recipes_hold_the_papers_tables() -> None:
     """Tables "Training configurations" and "Model configurations"."""
     darcy, navier_stokes = load_recipe("darcy"), load_recipe("navier_stokes")
+    assert isinstance(darcy.model, GeomanoConfig)
+    assert isinstance(navier_stokes.model, GeomanoConfig)
     for recipe in (darcy, navier_stokes):
+        assert isinstance(recipe.model, GeomanoConfig)
         assert (recipe.model.depth, recipe.model.dstate, recipe.model.expand) == (8, 16, 1)
         assert (recipe.training.epochs, recipe.training.lr) == (500, 3e-4)
         assert (recipe.training.optimizer, recipe.training.scheduler) == ("adamw", "onecycle")
@@ -45,6 +48,7 @@ def test_overrides_are_typed_by_the_tree() -> None:
             "training.clip=null",
         ],
     )
+    assert isinstance(recipe.model, GeomanoConfig)
     assert recipe.model.depth == 4
     assert recipe.training.lr == 1e-3
     assert recipe.model.correction == "0111"
@@ -64,6 +68,15 @@ def test_overrides_are_typed_by_the_tree() -> None:
         ("model.depth=0", "model.depth: Input should be greater than 0"),
         ("model.kind=3d", "model.kind: Input should be '1d' or '2d'"),
         ("model.correction=01", "needs four digits"),
+        ("model.name=deeponet", "model: name is not known; choose one of geomano, transolver, fno, uno"),
+        (
+            "model={name: transolver, kind: 2d}",
+            "unknown key model.kind; valid keys here: name, depth, embedding, heads",
+        ),
+        ("model={name: transolver, slice: 4}", "unknown key model.slice; did you mean 'slices'?"),
+        ("model={name: transolver, heads: 7}", "model: embedding 128 is not a multiple of heads 7"),
+        ("compute.precision=float16", "compute.precision: Input should be 'float32' or 'bfloat16'"),
+        ("model={domain: 1d}", "loss.gradient_weight needs a 2D grid"),
         ("model.patch=2", "encoder pointwise does not go with patch 2"),
         ("training.epochs.x=2", "training.epochs.x: epochs is a value"),
         ("model.depth", "write it as key=value"),
@@ -85,6 +98,18 @@ def test_mask_without_quotes_in_a_file_is_an_error_that_says_so() -> None:
 def test_missing_key_is_named() -> None:
     with pytest.raises(ConfigError, match=r"mine.yaml: data is missing"):
         recipe_from_mapping({"name": "x"}, "mine.yaml")
+
+
+def test_another_model_keeps_the_rest_of_the_recipe() -> None:
+    recipe = load_recipe("navier_stokes", ["model.slices=32", "model.embedding=256", "model.name=transolver"])
+    assert recipe.model == TransolverConfig(embedding=256, slices=32)
+    assert recipe.training == load_recipe("navier_stokes").training
+    assert load_recipe("darcy", ["model.name=geomano"]) == load_recipe("darcy")
+
+
+def test_spectral_baselines_are_computed_as_their_package_does() -> None:
+    with pytest.raises(ConfigError, match="recipe darcy: model fno is computed as its package does, in float32"):
+        load_recipe("darcy", ["model.name=fno", "compute.precision=bfloat16"])
 
 
 @pytest.mark.parametrize(("text", "message"), [("a: [", "not valid YAML"), ("- a", "expected a mapping")])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from geomano_hpc.config import ModelConfig
+from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.kernels import geo_scan
 from geomano_hpc.models.geomamba import GeoMambaKernel
 from tests.scan_inputs import PAPER, random_inputs, scan_and_gradients
@@ -33,7 +33,7 @@ def test_opcheck(backend: str, kind: str, given: str) -> None:
 
 
 def test_compile_takes_the_scan_as_one_node_without_a_graph_break() -> None:
-    kernel = GeoMambaKernel(ModelConfig(depth=1, embedding=8, dstate=2, correction="learnable"))
+    kernel = GeoMambaKernel(GeomanoConfig(depth=1, embedding=8, dstate=2, correction="learnable"))
     x = torch.randn(1, 5, 6, 8)
     graphs: list[torch.fx.Graph] = []
 
@@ -55,7 +55,7 @@ def test_compile_takes_the_scan_as_one_node_without_a_graph_break() -> None:
 
 
 def test_export_takes_the_scan_as_one_node() -> None:
-    kernel = GeoMambaKernel(ModelConfig(depth=1, embedding=8, dstate=2))
+    kernel = GeoMambaKernel(GeomanoConfig(depth=1, embedding=8, dstate=2))
     x = torch.randn(1, 5, 6, 8)
     program = torch.export.export(kernel, (x,))
     assert operator_calls(program.graph) == ["geomano_hpc.geo_scan.default"]

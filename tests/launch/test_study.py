@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from geomano_hpc.config import TransolverConfig, load_recipe
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.launch import Study, load_study, plan, study_names, with_overrides
 
@@ -22,7 +23,8 @@ def test_grid_is_every_combination_with_every_seed() -> None:
     study = Study(name="s", recipe="darcy", axes={"model.depth": [2, 4], "model.dstate": ["8", "16"]}, seeds=[0, 7])
     runs = plan(with_overrides(study, ["training.epochs=3"], [], None, None))
     assert len(runs) == 8
-    assert {(run.recipe.model.depth, run.recipe.model.dstate, run.recipe.training.seed) for run in runs} == {
+    models = [(run.recipe.model.model_dump(), run.recipe.training.seed) for run in runs]
+    assert {(model["depth"], model["dstate"], seed) for model, seed in models} == {
         (depth, dstate, seed) for depth in (2, 4) for dstate in (8, 16) for seed in (0, 7)
     }
     assert all(run.recipe.training.epochs == 3 for run in runs)
@@ -96,3 +98,20 @@ def test_command_line_that_contradicts_the_study_is_refused(
     study = Study(name="s", recipe="darcy", axes={"model.depth": [1, 2]})
     with pytest.raises(ConfigError, match=message):
         plan(with_overrides(study, overrides, axes, None, name))
+
+
+def test_another_model_starts_from_its_own_defaults_in_every_place_where_it_is_named() -> None:
+    """Keys of GeoMaNO in the recipe mean nothing to Transolver; the order of the changes does not matter."""
+    study = Study(name="s", recipe="darcy", set={"model.depth": 2}, axes={"model.name": ["geomano", "transolver"]})
+    ours, theirs = plan(study)[0].recipe, plan(study)[-1].recipe
+    assert ours.model == load_recipe("darcy", ["model.depth=2"]).model
+    assert theirs.model == TransolverConfig(depth=2)
+    assert theirs.training.lr == ours.training.lr
+    assert plan(study)[-1].name.startswith("name-transolver_seed-4_")
+
+
+def test_whole_models_can_be_an_axis() -> None:
+    models = [{"name": "geomano", "depth": 1}, {"name": "geomano", "depth": 2}, {"name": "fno"}]
+    runs = plan(Study(name="s", recipe="darcy", axes={"model": models}, seeds=[0]))
+    assert [run.name.rpartition("_")[0] for run in runs] == ["model-geomano_seed-0"] * 2 + ["model-fno_seed-0"]
+    assert len({run.name for run in runs}) == 3

@@ -1,0 +1,185 @@
+"""Benchmark of accuracy: our model and live baselines on the same data, for the same epochs, at equal size.
+
+It is a study like any other: every model and seed has a run folder, and what is finished is not repeated.
+"""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from geomano_hpc.atomic import write_json
+from geomano_hpc.config import Recipe
+from geomano_hpc.errors import ConfigError, GeomanoError
+from geomano_hpc.launch import PlannedRun, Study, plan
+from geomano_hpc.launch.run import run_here
+from geomano_hpc.models import build_model, count_parameters
+from geomano_hpc.training.environment import git_revision, hardware, package_versions
+from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.shapes import data_shape
+
+LARGEST_RATIO_OF_SIZES = 1.2
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A recipe and the models that are put into it. `bars`: (ours, other) -> ratio of errors that ours is to reach;
+    None where the ratio is only shown."""
+
+    recipe: str
+    models: dict[str, dict[str, Any]]
+    bars: dict[tuple[str, str], float | None]
+
+
+_OURS = {"name": "geomano", "depth": 4, "embedding": 32, "dstate": 16}
+
+CONTESTS = {
+    "darcy": Contest(
+        "bench_darcy",
+        {
+            "geomano": {**_OURS, "kind": "2d", "correction": "0011"},
+            "geomano corners": {**_OURS, "kind": "2d", "correction": "0011", "orders": "corners"},
+            "transolver": {"name": "transolver", "depth": 4, "embedding": 24, "heads": 4, "slices": 64},
+            "fno": {"name": "fno", "depth": 4, "embedding": 9, "modes": 6},
+        },
+        {
+            ("geomano", "transolver"): 0.45,
+            ("geomano corners", "transolver"): 0.45,
+            ("geomano", "fno"): 0.7,
+            ("geomano corners", "fno"): 0.7,
+            ("geomano corners", "geomano"): None,
+        },
+    ),
+    "navier_stokes": Contest(
+        "bench_navier_stokes",
+        {
+            "geomano": {**_OURS, "domain": "3d", "kind": "1d", "correction": "learnable"},
+            "transolver": {"name": "transolver", "depth": 4, "embedding": 26, "heads": 2, "slices": 32},
+            "fno": {"name": "fno", "depth": 4, "embedding": 8, "modes": 7},
+        },
+        {("geomano", "transolver"): 0.8, ("geomano", "fno"): None},
+    ),
+}
+
+
+def bench_accuracy(
+    contests: Mapping[str, Contest],
+    seeds: int,
+    changes: Mapping[str, Any],
+    runs: Path,
+    at_once: int,
+    out: Path | None,
+) -> dict[str, Any]:
+    """Train what is missing and compare. All sizes are checked before the first run starts."""
+    for path in changes:
+        if path.split(".")[0] == "model":
+            raise ConfigError(f"{path}: the benchmark chooses the models; change training, loss or data")
+    studies = {
+        problem: Study(
+            name=f"accuracy_{problem}",
+            recipe=contest.recipe,
+            set=dict(changes),
+            axes={"model": list(contest.models.values())},
+            seeds=list(range(seeds)),
+        )
+        for problem, contest in contests.items()
+    }
+    planned = {problem: _by_model(contests[problem], plan(study)) for problem, study in studies.items()}
+    sizes = {problem: _sizes(problem, members) for problem, members in planned.items()}
+    content: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git_revision": git_revision(),
+        "hardware": hardware(),
+        "packages": package_versions(),
+        "problems": {},
+    }
+    for problem, study in studies.items():
+        everything = [run for members in planned[problem].values() for run in members]
+        outcome = run_here(study, everything, runs / study.name, at_once)
+        if outcome.failed:
+            raise GeomanoError("; ".join(f"{run} failed: {error}" for run, error in outcome.failed.items()))
+        rows = {
+            name: _row([RunFolder(runs / study.name / run.name) for run in members], sizes[problem][name])
+            for name, members in planned[problem].items()
+        }
+        content["problems"][problem] = {
+            "recipe": everything[0].recipe.model_dump(mode="json", exclude={"model"}),
+            "models": {
+                name: members[0].recipe.model.model_dump(mode="json") for name, members in planned[problem].items()
+            },
+            "rows": rows,
+            "ratios": _ratios(contests[problem], rows),
+        }
+        if out is not None:  # after each problem: an interruption keeps what there is
+            write_json(out, content)
+    return content
+
+
+def _by_model(contest: Contest, runs: list[PlannedRun]) -> dict[str, list[PlannedRun]]:
+    """The plan has the models one after the other, each with all its seeds."""
+    seeds = len(runs) // len(contest.models)
+    return {name: runs[number * seeds : (number + 1) * seeds] for number, name in enumerate(contest.models)}
+
+
+def _sizes(problem: str, members: Mapping[str, list[PlannedRun]]) -> dict[str, int]:
+    """Parameters of each model; models of unequal size are not compared."""
+    sizes = {name: _parameters(runs[0].recipe) for name, runs in members.items()}
+    if max(sizes.values()) > LARGEST_RATIO_OF_SIZES * min(sizes.values()):
+        found = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+        raise ConfigError(
+            f"{problem}: parameter counts differ by more than 20 % ({found}), so their errors are not compared; "
+            "choose sizes that are closer"
+        )
+    return sizes
+
+
+def _parameters(recipe: Recipe) -> int:
+    height, width, in_channels, out_channels = data_shape(recipe.data)
+    return count_parameters(build_model(recipe.model, in_channels, out_channels, (height, width)))
+
+
+def _row(folders: list[RunFolder], parameters: int) -> dict[str, Any]:
+    results = [result for result in (folder.result() for folder in folders) if result is not None]
+    if len(results) < len(folders):
+        waiting = ", ".join(str(folder.path) for folder in folders if not folder.is_finished)
+        raise GeomanoError(
+            f"not finished, perhaps since another process is at it: {waiting}; start the benchmark again"
+        )
+    errors = [float(result["rel_l2"]) for result in results]
+    return {
+        "parameters": parameters,
+        "errors": errors,
+        "mean": statistics.fmean(errors),
+        "std": statistics.stdev(errors) if len(errors) > 1 else None,
+        "seconds_per_epoch": statistics.fmean(result["train_seconds"] / result["epochs"] for result in results),
+        "runs": [str(folder.path) for folder in folders],
+    }
+
+
+def _ratios(contest: Contest, rows: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    ratios = []
+    for (ours, other), bar in contest.bars.items():
+        ratio = rows[ours]["mean"] / rows[other]["mean"]
+        ratios.append({"ours": ours, "other": other, "ratio": ratio, "bar": bar, "met": bar and ratio <= bar})
+    return ratios
+
+
+def table(content: Mapping[str, Any]) -> list[str]:
+    """What was measured and how it stands to the bars, for people."""
+    lines = []
+    for problem, found in content["problems"].items():
+        training = found["recipe"]["training"]
+        lines.append(f"{problem}: {training['epochs']} epochs, batch {training['batch_size']}, lr {training['lr']:g}")
+        lines.append(f"  {'model':16}  {'test rel-L2':>19}  {'seeds':>5}  {'parameters':>10}  {'s/epoch':>7}")
+        for name, row in found["rows"].items():
+            spread = "" if row["std"] is None else f" ± {row['std']:.5f}"
+            error = f"{row['mean']:.5f}{spread}"
+            counts = f"{len(row['errors']):5}  {row['parameters']:10,}  {row['seconds_per_epoch']:7.1f}"
+            lines.append(f"  {name:16}  {error:>19}  {counts}")
+        for ratio in found["ratios"]:
+            bar = "" if ratio["bar"] is None else f", bar {ratio['bar']}: {'met' if ratio['met'] else 'missed'}"
+            lines.append(f"  {ratio['ours']} / {ratio['other']}: {ratio['ratio']:.3f}{bar}")
+        lines.append("")
+    return lines[:-1]

@@ -1,0 +1,43 @@
+"""A stack of equal layers, and the two ways to compute it otherwise: checkpointed, and with compiled dense parts."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class LayerStack(nn.ModuleList):
+    """Layers one after the other. With activation checkpointing only the input of each layer is kept for the backward,
+    which computes the layer again: the memory of one layer instead of all, for one more forward."""
+
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
+        super().__init__(layers)
+        self.checkpointing = False
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        for layer in self:
+            again = self.checkpointing and torch.is_grad_enabled()
+            z = checkpoint(layer, z, use_reentrant=False) if again else layer(z)
+        return z
+
+
+def checkpoint_layers(model: nn.Module) -> None:
+    """Switch activation checkpointing on, in every stack of the model."""
+    stacks = [module for module in model.modules() if isinstance(module, LayerStack)]
+    if not stacks:
+        raise ValueError(f"activation checkpointing is per layer, and {type(model).__name__} has no layer stack")
+    for stack in stacks:
+        stack.checkpointing = True
+
+
+def compile_dense_parts(model: nn.Module, backend: str = "inductor") -> None:
+    """torch.compile in place, for the parts that the model names in `dense_parts`; the names of its parameters stay.
+
+    The scan is an operator with kernels of its own, which a compiler can only call.
+    """
+    parts = getattr(model, "dense_parts", None)
+    if parts is None:
+        raise ValueError(f"{type(model).__name__} names no dense parts to compile")
+    for part in parts():
+        part.compile(backend=backend)

@@ -1,0 +1,77 @@
+"""The same model computed otherwise: checkpointed layers, compiled dense parts, autocast."""
+
+import pytest
+import torch
+
+from geomano_hpc.config import ComputeConfig, FnoConfig, GeomanoConfig, ModelConfig, TransolverConfig
+from geomano_hpc.data import Normaliser, Split
+from geomano_hpc.models import build_model
+from geomano_hpc.models.stack import checkpoint_layers, compile_dense_parts
+from geomano_hpc.training.tasks import Task
+
+MODELS: list[ModelConfig] = [
+    GeomanoConfig(depth=3, embedding=8, dstate=2),
+    TransolverConfig(depth=3, embedding=8, heads=2, slices=4),
+]
+
+
+def gradients(config: ModelConfig, compute: ComputeConfig) -> tuple[list[torch.Tensor], int]:
+    """The gradients of a step, and how many numbers the forward kept for it."""
+    torch.manual_seed(0)
+    model = build_model(config, 1, 1, compute=compute)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.data_ptr()] = tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model(torch.linspace(-1, 1, 2 * 6 * 7).view(2, 6, 7, 1)).square().sum()
+    loss.backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None], sum(kept.values())
+
+
+@pytest.mark.parametrize("config", MODELS, ids=lambda config: config.name)
+def test_checkpointed_layers_give_the_same_gradients_and_keep_less(config: ModelConfig) -> None:
+    plain, plain_kept = gradients(config, ComputeConfig())
+    again, again_kept = gradients(config, ComputeConfig(activation_checkpointing=True))
+    assert len(plain) == len(again) > 0
+    assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
+    assert again_kept < plain_kept / 2
+
+
+@pytest.mark.parametrize("config", MODELS, ids=lambda config: config.name)
+def test_compiled_dense_parts_compute_the_same_under_the_same_names(config: ModelConfig) -> None:
+    torch.manual_seed(0)
+    plain = build_model(config, 1, 1)
+    compiled = build_model(config, 1, 1)
+    compiled.load_state_dict(plain.state_dict())
+    compile_dense_parts(compiled, backend="aot_eager")  # all but the code generation, which takes half a minute
+    assert list(compiled.state_dict()) == list(plain.state_dict())
+    x = torch.randn(2, 6, 7, 1)
+    assert torch.allclose(compiled(x), plain(x), atol=1e-6)
+
+
+def test_models_without_these_ways_refuse_them() -> None:
+    fno = build_model(FnoConfig(depth=1, embedding=4, modes=2), 1, 1)
+    with pytest.raises(ValueError, match="ChannelsLast has no layer stack"):
+        checkpoint_layers(fno)
+    with pytest.raises(ValueError, match="ChannelsLast names no dense parts"):
+        compile_dense_parts(fno)
+
+
+@pytest.mark.parametrize("config", MODELS, ids=lambda config: config.name)
+def test_bfloat16_is_near_float32_and_its_loss_is_float32(config: ModelConfig) -> None:
+    torch.manual_seed(0)
+    model = build_model(config, 1, 1)
+    field = torch.randn(4, 6, 7, 1)
+    split = Split("steady", field, field + 3, Normaliser(0.0, 1.0), Normaliser(3.0, 1.0))
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        loss = Task(split, 0.1, precision).training_loss(model, torch.arange(4), torch.device("cpu"))
+        loss.backward()
+        losses[precision] = loss
+    assert losses["bfloat16"].dtype == torch.float32
+    assert losses["bfloat16"].item() == pytest.approx(losses["float32"].item(), rel=0.02)
+    assert losses["bfloat16"].item() != losses["float32"].item()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
