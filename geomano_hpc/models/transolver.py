@@ -1,5 +1,5 @@
 """Transolver for structured 2D grids (Wu et al., "Transolver: A Fast Transformer Solver for PDEs on General
-Geometries", ICML 2024), the strongest baseline of the paper. Written from that paper.
+Geometries", ICML 2024), the strongest baseline of the paper. An implementation of our own with the published sizes.
 
 Physics-Attention assigns the points to G slices, attends between the slices, and gives the result back to the points.
 Axes: B batch, H x W grid (P points), D embedding, M heads, c = D / M channels of a head, G slices, C channels.

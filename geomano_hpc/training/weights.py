@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -12,11 +13,14 @@ from geomano_hpc.atomic import replacing
 from geomano_hpc.data import Normaliser, Split
 from geomano_hpc.errors import GeomanoError
 
+_ENTRY = "geomano_hpc"
+
 
 def save_weights(file: Path, model: nn.Module, split: Split) -> None:
     normalisers = {"input": asdict(split.input_normaliser), "target": asdict(split.target_normaliser)}
+    # One entry: safetensors writes several in a random order, and the same run would give other bytes.
+    metadata = {_ENTRY: json.dumps({"normalisers": normalisers, "grid": split.grid})}
     with replacing(file) as temporary:
-        metadata = {"normalisers": json.dumps(normalisers), "grid": json.dumps(split.grid)}
         temporary.write_bytes(save(model.state_dict(), metadata=metadata))
 
 
@@ -24,10 +28,15 @@ def trained_grid(file: Path) -> tuple[int, int] | None:
     """The grid that the model was trained on, or None in a file that does not say."""
     try:
         with safe_open(file, framework="pt") as weights:
-            grid = json.loads((weights.metadata() or {}).get("grid", "null"))
+            grid = _entry(weights).get("grid")
     except (OSError, SafetensorError) as error:
         raise GeomanoError(f"{file}: cannot be read ({error})") from error
     return None if grid is None else (grid[0], grid[1])
+
+
+def _entry(weights: Any) -> dict[str, Any]:
+    entry: dict[str, Any] = json.loads((weights.metadata() or {}).get(_ENTRY, "{}"))
+    return entry
 
 
 def load_weights(file: Path, model: nn.Module, split: Split) -> Split:
@@ -35,7 +44,7 @@ def load_weights(file: Path, model: nn.Module, split: Split) -> Split:
     try:
         with safe_open(file, framework="pt") as weights:
             model.load_state_dict({name: weights.get_tensor(name) for name in weights.keys()})  # noqa: SIM118
-            normalisers = json.loads((weights.metadata() or {}).get("normalisers", "null"))
+            normalisers = _entry(weights).get("normalisers")
     except (OSError, SafetensorError) as error:
         raise GeomanoError(f"{file}: cannot be read ({error})") from error
     except RuntimeError as error:
