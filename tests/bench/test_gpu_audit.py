@@ -17,11 +17,11 @@ def test_traffic_of_a_filled_gpu_and_the_roofline_from_it() -> None:
 
 
 def test_roofline_names_what_bounds_a_call() -> None:
-    audit = Audit("darcy", "1d", 1, "forward", "", {"x": 1e9}, 1e9, 1e9, exponentials=1.0, programs=1000)
+    audit = Audit("darcy", "1d", 1, "forward", "", 1, {"x": 1e9}, 1e9, 1e9, exponentials=1.0, programs=1000)
     seconds, bound = audit.seconds(GPUS[1])
     assert bound == "memory"
     assert seconds == 2e9 / 2039e9
-    many = Audit("darcy", "1d", 1, "forward", "", {"x": 1.0}, 0.0, 1.0, exponentials=1e12, programs=54)
+    many = Audit("darcy", "1d", 1, "forward", "", 1, {"x": 1.0}, 0.0, 1.0, exponentials=1e12, programs=54)
     seconds, bound = many.seconds(GPUS[1])
     assert bound == "exp"
     assert seconds == pytest.approx(2 * 1e12 / GPUS[1].exponentials)  # 54 programs on 108 multiprocessors

@@ -244,6 +244,24 @@ else:
         # The interpreter truncates to bfloat16 where a GPU rounds.
         check(inputs, ScanSettings(ORDER_SETS["sequence"], kind, "equation"), 1e-2 if dtype == torch.bfloat16 else 1e-3)
 
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    @pytest.mark.parametrize(("code", "rank"), [(0, 0), (3, 3), (6, 0)])
+    def test_chunks_of_the_traversal(kind: str, code: int, rank: int) -> None:
+        """More than one, of which the last is not full, so that the adjoint sweep starts outside the grid."""
+        inputs, settings = (
+            make(height=7, width=5, E=4, rank=rank),
+            ScanSettings((ScanOrder.from_code(code),), kind, "equation"),
+        )
+        check(inputs, settings, blocks=Blocks(2, 2, 4, chunks=3) if kind == "2d" else Blocks(1, 8, 4, chunks=2))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_chunks_are_composed_in_a_batch_of_blocks(kind: str) -> None:
+        inputs, settings = (
+            make(batch=2, height=4, width=6, N=1, K=2),
+            ScanSettings(ORDER_SETS["sequence"], kind, "equation"),
+        )
+        check(inputs, settings, blocks=Blocks(2, 4, 4, chunks=2) if kind == "2d" else Blocks(1, 8, 4, chunks=3))
+
     def test_the_interpreters_own_scan(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interpreter.ScanOps, "generic_scan", own_scan)
         check(make(height=2, width=3, E=2, N=1), ScanSettings((ScanOrder(),), "2d", "equation"), blocks=Blocks(2, 2, 2))
@@ -266,8 +284,8 @@ else:
         inputs = make(height=height, width=width, E=E, N=N, K=K, rank=rank)
         inputs = inputs._replace(**{name: getattr(inputs, name).clone() for name in ("dt", "B", "C")})
         settings = ScanSettings(ORDER_SETS["sequence"], kind, "equation")
-        sizes = (256, E, rank, kind, 108)
-        counted = triton_traffic.count_forward(inputs, settings, False, forward_blocks(*sizes))
+        sizes = (256, height, width, E, rank, kind, 108)
+        counted = triton_traffic.count_forward(inputs, settings, forward_blocks(*sizes), keep_carries=False)
         tensor = 4 * height * width * E
         assert counted["x"] == (K * tensor, 0)
         assert counted["y"] == ((K - 1) * tensor, K * tensor)
@@ -277,7 +295,7 @@ else:
         counted = triton_traffic.count_backward(inputs, settings, backward_blocks(*sizes))
         sweeps = 2 if kind == "2d" else 1
         assert counted["x"] == (sweeps * K * tensor, 0)
-        assert counted["dy"] == (K * tensor, 0)
+        assert counted["dy"] == (sweeps * K * tensor, 0)
         assert counted["dx"] == ((K - 1) * tensor, K * tensor)
-        bound = 1.5 if kind == "2d" else 1.15
+        bound = 2.6 if kind == "2d" else 1.15
         assert triton_traffic.total(counted) <= bound * triton_traffic.minimum_backward(inputs, settings)
