@@ -31,9 +31,12 @@ class Blocks(NamedTuple):
         return self._replace(channels=self.sweep_channels or self.channels)
 
 
-def forward_blocks(batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int) -> Blocks:
+def forward_blocks(
+    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4
+) -> Blocks:
     if kind == "1d":
-        blocks = _fitting([Blocks(1, SEQUENCE_TILE, width) for width in (128, 64, 32, 16)], channels)
+        widths = (128, 64, 32, 16) if rank <= 16 or element_bytes == 4 else (64, 32, 16)
+        blocks = _fitting([Blocks(1, SEQUENCE_TILE, width) for width in widths], channels)
         return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
     wide = _fitting([Blocks(8, 8, 64), Blocks(8, 8, 32), Blocks(16, 16, 16)], channels)
     if batch * -(-channels // wide.channels) >= processors:
@@ -44,12 +47,12 @@ def forward_blocks(batch: int, height: int, width: int, channels: int, rank: int
 
 
 def backward_blocks(
-    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int
+    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4
 ) -> Blocks:
     if kind == "1d":
-        blocks = _fitting(
-            [Blocks(1, SEQUENCE_TILE, width, sweep_channels=2 * width) for width in (64, 32, 16)], channels
-        )
+        widths = (64, 32, 16) if rank <= 16 else (32, 16)
+        sweep = 128 if channels > 64 else 0
+        blocks = _fitting([Blocks(1, SEQUENCE_TILE, width, sweep_channels=sweep) for width in widths], channels)
         return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
     blocks = Blocks(8, 16, 16, sweep_channels=32 if channels > 16 else 16)
     return _in_chunks(blocks, batch, channels, -(-max(height, width) // 8), processors)

@@ -151,7 +151,7 @@ def _launched(case: Case) -> list[Variant]:
     name = f"{shape.name} {shape.kind} {_TYPES[dtype]} {'low-rank' if case.low_rank else 'full'} dt"
     name += ", learnable R" if case.needs_R else ""
     name += "" if case.correction == "equation" else f", correction {case.correction}"
-    sizes = (*grid, E, rank if case.low_rank else 0, shape.kind, case.processors)
+    sizes = (*grid, E, rank if case.low_rank else 0, shape.kind, case.processors, dtype.itemsize)
     with _recorded() as launches:
         _, carries = triton_scan.forward(inputs, settings, True, _blocks=forward_blocks(*sizes))
         triton_scan.backward(inputs.x, inputs, settings, carries, case.needs_R, _blocks=backward_blocks(*sizes))

@@ -101,10 +101,12 @@ class Plan:
         self.dstate_block = max(2, triton.next_power_of_2(self.dstate))
 
     @property
-    def sizes(self) -> tuple[int, int, int, int, int, str, int]:
+    def sizes(self) -> tuple[int, int, int, int, int, str, int, int]:
         """What block sizes depend on."""
-        processors = _multiprocessors(self.inputs.x)
-        return self.batch, self.height, self.width, self.channels, self.rank, self.settings.kind, processors
+        x, kind = self.inputs.x, self.settings.kind
+        return (
+            self.batch, self.height, self.width, self.channels, self.rank, kind, _multiprocessors(x), x.element_size()
+        )  # fmt: skip
 
     def forth(self, order: ScanOrder, blocks: Blocks) -> Cut:
         """The traversal of Algorithm 2."""

@@ -185,6 +185,13 @@ else:
         check(make(height=height, width=width), ScanSettings((ScanOrder.from_code(5),), kind, "equation"))
 
     @pytest.mark.parametrize("kind", ["1d", "2d"])
+    @pytest.mark.parametrize(("height", "width", "chunks"), [(63, 65, 1), (85, 85, 3)])
+    def test_the_grids_of_the_recipes(kind: str, height: int, width: int, chunks: int) -> None:
+        inputs = make(height=height, width=width, E=2, N=1)
+        blocks = Blocks(16, 32, 2, chunks=chunks) if kind == "2d" else Blocks(1, 256, 2, chunks=chunks)
+        check(inputs, ScanSettings((ScanOrder.from_code(6),), kind, "equation"), blocks=blocks)
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
     @pytest.mark.parametrize("N", [8, 16, 20])
     def test_dstates(kind: str, N: int) -> None:
         check(make(height=2, width=9, E=4, N=N), ScanSettings((ScanOrder(),), kind, "equation"))
