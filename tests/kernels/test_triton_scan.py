@@ -279,6 +279,14 @@ else:
         inputs = random_inputs(1, 3, 5, channels=5, dstate=2, K=2, rank=2, dtype=torch.float32)
         assert_like_reference(inputs, 2e-5, orders=ORDER_SETS["sequence"], kind=kind, backend="triton")
 
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_opcheck(kind: str) -> None:
+        """Schema, autograd registration, fake kernel and AOT dispatch."""
+        inputs = random_inputs(1, 2, 3, channels=2, dstate=1, K=1, rank=2, dtype=torch.float32)
+        leaves = [tensor.requires_grad_() for tensor in inputs.values()]
+        operator = torch.ops.geomano_hpc.geo_scan.default
+        torch.library.opcheck(operator, (*leaves, [0], kind, "state", "triton", True))
+
     def test_float64_is_refused() -> None:
         inputs = ScanInputs(*(None if t is None else t.double() for t in make()))  # type: ignore[arg-type]
         with pytest.raises(BackendError, match="float64"):
