@@ -8,10 +8,10 @@ def test_traffic_of_a_filled_gpu_and_the_roofline_from_it() -> None:
     forward, backward = audit_kernels([("darcy", "1d", 256)])
     assert forward.part == "forward"
     x = 4 * 256 * 85 * 85 * 128
-    assert forward.bytes_by_tensor["x"] == 4 * x
-    assert forward.bytes_by_tensor["y"] == 7 * x  # four writes, three reads
+    assert forward.bytes_by_tensor["x"] == pytest.approx(4 * x)
+    assert forward.bytes_by_tensor["y"] == pytest.approx(7 * x)  # four writes, three reads
     assert forward.ratio <= 1.15
-    assert backward.bytes_by_tensor["dy"] == 4 * x
+    assert backward.bytes_by_tensor["dy"] == pytest.approx(4 * x)
     assert backward.ratio <= 1.15
     assert len(traffic_table([forward, backward])) == len(roofline_table([forward, backward])) == 3
 
