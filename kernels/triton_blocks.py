@@ -1,14 +1,15 @@
-"""Tile and block sizes of the Triton kernels: as large as the registers allow without spilling, and as small as it
-takes to give every multiprocessor a program.
+"""Tile and block sizes of the Triton kernels: as large as the registers allow without spilling, and as many chunks of
+the traversal as it takes to fill a GPU.
 
-A block of channels reads B, C and a low-rank dt again, so wide blocks save traffic; one program walks the whole grid
-of one sample and block, so at a small batch narrow blocks are what fills the GPU. `triton_compile` shows that the sizes
-which the recipes get on a GPU of 108 multiprocessors do not spill.
+A block of channels reads B, C and a low-rank dt again, so wide blocks save traffic; a tile of a grid has carries along
+its edges, so large tiles save traffic too. `triton_compile` shows which of them do not spill.
 """
 
 from typing import NamedTuple
 
-NOMINAL_MULTIPROCESSORS = 108  # an A100; for what must not depend on the GPU at hand
+NOMINAL_MULTIPROCESSORS = 108  # an A100; for where there is no GPU
+SEQUENCE_TILE = 32  # steps between the states that a 1d forward keeps; fixed, since forward and backward must agree
+SHORTEST_CHUNK = 8  # tiles of a sequence: each chunk reads the parameters again
 
 
 class Blocks(NamedTuple):
@@ -18,53 +19,56 @@ class Blocks(NamedTuple):
     tile_w: int
     channels: int
     threads: int = 256
+    chunks: int = 1  # of the traversal, at most
+    sweep_channels: int = 0  # of the sweeps of a backward, which hold less; 0: as the others
 
     @property
     def positions(self) -> int:
         return self.tile_h * self.tile_w
 
+    @property
+    def for_sweeps(self) -> "Blocks":
+        return self._replace(channels=self.sweep_channels or self.channels)
 
-def sequence_tile(batch: int, channels: int) -> int:
-    """Steps between the states that a 1d forward keeps; from shapes alone, since forward and backward must agree."""
-    return 32 if batch * channels >= 64 * NOMINAL_MULTIPROCESSORS else 64
 
-
-def forward_blocks(batch: int, channels: int, rank: int, kind: str, multiprocessors: int) -> Blocks:
+def forward_blocks(
+    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4
+) -> Blocks:
     if kind == "1d":
-        tile = sequence_tile(batch, channels)
-        widths = (128, 64, 32, 16) if tile == 32 else (64, 32, 16)
-        choices = [Blocks(1, tile, width, threads=_threads(tile * width, rank)) for width in widths]
-    else:
-        choices = [Blocks(8, 8, 64), Blocks(8, 8, 32), Blocks(16, 16, 16)]
-        if rank > 16:
-            choices.insert(0, Blocks(4, 8, 128))
-    return _widest_that_fills(choices, batch, channels, multiprocessors)
+        widths = (128, 64, 32, 16) if rank <= 16 or element_bytes == 4 else (64, 32, 16)
+        blocks = _fitting([Blocks(1, SEQUENCE_TILE, width) for width in widths], channels)
+        return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
+    wide = _fitting([Blocks(8, 8, 64), Blocks(8, 8, 32), Blocks(16, 16, 16)], channels)
+    if batch * -(-channels // wide.channels) >= processors:
+        return wide
+    # Chunks are swept twice, with their carries: here a tile with half the edges saves more than wide blocks.
+    large = Blocks(16, 16, 16) if rank <= 16 else Blocks(8, 16, 16)
+    return _in_chunks(large, batch, channels, -(-max(height, width) // large.tile_h), processors)
 
 
-def backward_blocks(batch: int, channels: int, rank: int, kind: str, multiprocessors: int) -> Blocks:
+def backward_blocks(
+    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4
+) -> Blocks:
     if kind == "1d":
-        tile = sequence_tile(batch, channels)
-        widths = (64, 32, 16) if rank <= 16 and tile == 32 else (32, 16)
-        choices = [Blocks(1, tile, width, threads=_threads(tile * width, rank)) for width in widths]
-    else:
-        choices = [Blocks(4, 8, 32), Blocks(4, 16, 16) if rank <= 16 else Blocks(4, 8, 16)]
-    return _widest_that_fills(choices, batch, channels, multiprocessors)
+        widths = (64, 32, 16) if rank <= 16 else (32, 16)
+        sweep = 128 if channels > 64 else 0
+        blocks = _fitting([Blocks(1, SEQUENCE_TILE, width, sweep_channels=sweep) for width in widths], channels)
+        return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
+    blocks = Blocks(8, 16, 16, sweep_channels=32 if channels > 16 else 16)
+    return _in_chunks(blocks, batch, channels, -(-max(height, width) // 8), processors)
 
 
 def warps(threads: int, warp_size: int) -> int:
-    """Warps of a program. With warps of 64 (AMD) always four, that is 256 threads: `_threads` is about ptxas."""
+    """Warps of a program. With warps of 64 (AMD) always four, that is 256 threads."""
     return 4 if warp_size == 64 else threads // 32
 
 
-def _threads(elements: int, rank: int) -> int:
-    """256, except where ptxas would rather spill a few bytes than use the registers that so few threads leave it."""
-    return 128 if elements <= 1024 and rank == 0 else 256
+def _fitting(choices: list[Blocks], channels: int) -> Blocks:
+    """The first that is not twice as wide as the channels."""
+    return next((blocks for blocks in choices if blocks.channels < 2 * channels), choices[-1])
 
 
-def _widest_that_fills(choices: list[Blocks], batch: int, channels: int, multiprocessors: int) -> Blocks:
-    """The first choice that gives every multiprocessor a program, else the last; no wider than the channels."""
-    fitting = [blocks for blocks in choices if blocks.channels < 2 * channels] or choices[-1:]
-    for blocks in fitting:
-        if batch * -(-channels // blocks.channels) >= multiprocessors:
-            return blocks
-    return fitting[-1]
+def _in_chunks(blocks: Blocks, batch: int, channels: int, most: int, processors: int) -> Blocks:
+    """One chunk if that gives every multiprocessor a program, else enough for that, or as many as possible."""
+    programs = batch * -(-channels // blocks.for_sweeps.channels)
+    return blocks._replace(chunks=max(1, min(most, -(-processors // programs))))

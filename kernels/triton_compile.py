@@ -28,7 +28,9 @@ from geomano_hpc.kernels import triton_scan
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.orders import order_set
 from geomano_hpc.kernels.triton_backward import backward_kernel
-from geomano_hpc.kernels.triton_blocks import warps
+from geomano_hpc.kernels.triton_backward_grid import grid_backward_kernel
+from geomano_hpc.kernels.triton_blocks import NOMINAL_MULTIPROCESSORS, backward_blocks, forward_blocks, warps
+from geomano_hpc.kernels.triton_chunks import combine_kernel
 from geomano_hpc.kernels.triton_forward import forward_kernel
 
 TARGETS = {
@@ -39,6 +41,7 @@ TARGETS = {
     "gfx90a": GPUTarget("hip", "gfx90a", 64),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+OLDEST = ("sm_75", "gfx90a")
 
 
 class Shape(NamedTuple):
@@ -72,6 +75,11 @@ class Variant:
     divisible: tuple[str, ...]
     threads: int
 
+    @property
+    def code(self) -> tuple[Any, ...]:
+        """What makes it another kernel than others."""
+        return self.kernel, self.signature, self.constants, self.threads
+
 
 @dataclass(frozen=True)
 class Row:
@@ -86,43 +94,67 @@ class Row:
     scalar_spills: int  # AMD: scalar registers kept in lanes of vector registers, which is not memory
 
 
-def recipe_variants() -> list[Variant]:
-    """What the recipes launch, in each precision, with a fixed and a learnable R, with a full dt; the other kind of
-    scan; and both with a full GPU."""
+class Case(NamedTuple):
+    """A call of the scan, forward and backward."""
+
+    shape: Shape
+    dtype: torch.dtype = torch.float32
+    low_rank: bool = True
+    needs_R: bool = False
+    correction: str = "equation"  # or "state", or "none" for the vanilla SSM
+    processors: int = NOMINAL_MULTIPROCESSORS
+
+
+def recipe_cases() -> list[Case]:
+    """The recipes in two precisions, with a fixed and a learnable R, with a full dt; the other kind of scan; and both
+    with a full GPU."""
     recipes = (DARCY, NAVIER_STOKES)
-    cases = [(shape, dtype, True, False) for shape, dtype in product(recipes, _PRECISIONS)]
-    cases += [(shape, torch.float32, low_rank, True) for shape, low_rank in product(recipes, (True, False))]
+    cases = [Case(shape, dtype) for shape, dtype in product(recipes, (torch.float32, torch.bfloat16))]
+    cases += [Case(shape, low_rank=low, needs_R=True) for shape, low in product(recipes, (True, False))]
     swapped = [DARCY._replace(kind="1d"), NAVIER_STOKES._replace(kind="2d")]
-    cases += [(shape, torch.float32, True, False) for shape in (*swapped, *FULL)]
+    return cases + [Case(shape) for shape in (*swapped, *FULL)]
+
+
+def further_cases() -> list[Case]:
+    """The third precision, the other corrections, and what other GPUs' numbers of multiprocessors lead to."""
+    recipes = (DARCY, NAVIER_STOKES)
+    cases = [Case(shape, torch.float16) for shape in recipes]
+    cases += [Case(shape, correction=name) for shape, name in product(recipes, ("none", "state"))]
+    return cases + [Case(shape, processors=count) for shape, count in product((*recipes, *FULL), (72, 132, 304))]
+
+
+def variants_of(cases: list[Case]) -> list[Variant]:
+    """What the cases launch, each kernel once."""
     found: dict[tuple[Any, ...], Variant] = {}
     for case in cases:
-        for variant in _launched(*case):
-            found.setdefault((variant.kernel, variant.signature, variant.constants, variant.threads), variant)
+        for variant in _launched(case):
+            found.setdefault(variant.code, variant)
     return list(found.values())
 
 
-_PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
-
-
-def _launched(shape: Shape, dtype: torch.dtype, low_rank: bool, needs_R: bool) -> list[Variant]:
-    settings = ScanSettings(order_set("paper"), shape.kind, "equation")
+def _launched(case: Case) -> list[Variant]:
+    shape, dtype = case.shape, case.dtype
+    correction = "equation" if case.correction == "none" else case.correction
+    settings = ScanSettings(order_set("paper"), shape.kind, correction)
     K, N, E = len(settings.orders), 16, shape.channels
 
     def meta(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.empty(sizes, dtype=dtype, device="meta")
 
     grid = (shape.batch, shape.grid, shape.grid)
-    rank = shape.rank if low_rank else E
+    rank = shape.rank if case.low_rank else E
     dt, B, C = meta(*grid, K, rank + 2 * N, dtype=dtype).split([rank, N, N], dim=-1)
     inputs = ScanInputs(
-        meta(*grid, E, dtype=dtype), dt, meta(K, E, N), B, C, meta(K, E), meta(K, E, N), meta(K, E),
-        meta(K, E, rank) if low_rank else None,
+        meta(*grid, E, dtype=dtype), dt, meta(K, E, N), B, C, meta(K, E),
+        None if case.correction == "none" else meta(K, E, N), meta(K, E), meta(K, E, rank) if case.low_rank else None,
     )  # fmt: skip
-    name = f"{shape.name} {shape.kind} {_PRECISIONS[dtype]} {'low-rank' if low_rank else 'full'} dt"
-    name += ", learnable R" if needs_R else ""
+    name = f"{shape.name} {shape.kind} {_TYPES[dtype]} {'low-rank' if case.low_rank else 'full'} dt"
+    name += ", learnable R" if case.needs_R else ""
+    name += "" if case.correction == "equation" else f", correction {case.correction}"
+    sizes = (*grid, E, rank if case.low_rank else 0, shape.kind, case.processors, dtype.itemsize)
     with _recorded() as launches:
-        _, carries = triton_scan.forward(inputs, settings, True)
-        triton_scan.backward(inputs.x, inputs, settings, carries, needs_R)
+        _, carries = triton_scan.forward(inputs, settings, True, _blocks=forward_blocks(*sizes))
+        triton_scan.backward(inputs.x, inputs, settings, carries, case.needs_R, _blocks=backward_blocks(*sizes))
     return [_specialised(name, kernel, arguments) for kernel, arguments in launches]
 
 
@@ -138,7 +170,7 @@ def _recorded() -> Iterator[list[tuple[Any, dict[str, Any]]]]:
 
 
 def _specialised(name: str, kernel: Any, arguments: dict[str, Any]) -> Variant:
-    passes = "backward" if kernel is backward_kernel else "forward" if arguments["OUTPUT"] else "carries sweep"
+    full_name = f"{name}: {_pass(kernel, arguments)}"
     signature, constants, divisible = [], [], []
     constexprs = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
     fixed = {parameter.name for parameter in kernel.params if parameter.do_not_specialize}
@@ -155,13 +187,24 @@ def _specialised(name: str, kernel: Any, arguments: dict[str, Any]) -> Variant:
             signature.append((parameter, "i32" if abs(value) < 2**31 else "i64"))
             if value % 16 == 0 and parameter not in fixed:
                 divisible.append(parameter)
-    full_name = f"{name}: {passes}"
     threads = 32 * arguments["num_warps"]  # meta tensors are planned as for NVIDIA
     return Variant(full_name, kernel.__name__, tuple(signature), tuple(constants), tuple(divisible), threads)
 
 
 _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-_KERNELS = {"forward_kernel": forward_kernel, "backward_kernel": backward_kernel}
+_KERNELS = {
+    kernel.__name__: kernel for kernel in (forward_kernel, combine_kernel, backward_kernel, grid_backward_kernel)
+}
+
+
+def _pass(kernel: Any, arguments: dict[str, Any]) -> str:
+    if kernel is combine_kernel:
+        return "combine chunks"
+    if kernel is not forward_kernel:
+        return "backward"
+    if arguments["OUTPUT"]:
+        return "forward"
+    return ("adjoint " if arguments["ADJOINT"] else "") + ("chunk sweep" if arguments["ENDS"] else "carries sweep")
 
 
 def compile_variant(variant: Variant, target_name: str) -> Row:
@@ -208,8 +251,13 @@ def _compile(job: tuple[Variant, str]) -> Row:
 
 
 def compile_all(targets: list[str] | None = None, workers: int = 2) -> list[Row]:
-    """Every variant for every target, `workers` at a time."""
-    jobs = list(product(recipe_variants(), targets or list(TARGETS)))
+    """Every variant of the recipes for every target, and the further ones for the oldest of each maker."""
+    wanted = targets or list(TARGETS)
+    recipes = variants_of(recipe_cases())
+    known = {variant.code for variant in recipes}
+    further = [variant for variant in variants_of(further_cases()) if variant.code not in known]
+    jobs = list(product(recipes, wanted))
+    jobs += list(product(further, [target for target in OLDEST if target in wanted]))
     with ProcessPoolExecutor(workers) as pool:
         return list(pool.map(_compile, jobs))
 

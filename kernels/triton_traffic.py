@@ -9,8 +9,9 @@ well: this is the algorithm's traffic. The minimum, per direction, is
               dt, B, C written once, those of the parameters once per sample; and for 2d, whose carries are
               recomputed, x, dt and B read once more
 
-The carries between tiles are listed apart. Tiles that hang over the edge of the grid are masked there, so they only
-raise the traffic of what is counted per tile (carries, D and bias).
+What chunks cost (another sweep over their inputs) and the sweep of the adjoint states in 2d (dy, dt and C once more)
+are not in the minimum. The carries between tiles and chunks are listed apart. Tiles that hang over the edge of the grid
+are masked there, so they only raise the traffic of what is counted per tile (carries, parameters, their gradients).
 """
 
 from collections import defaultdict
@@ -24,8 +25,11 @@ from triton.runtime import interpreter
 from geomano_hpc.kernels import triton_scan
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.triton_blocks import Blocks
+from geomano_hpc.kernels.triton_forward import forward_kernel
 
-CARRIES = ("kept", "P_hor", "P_ver", "Q_hor", "Q_ver")
+CARRIES = ("kept", "P_hor", "P_ver", "Q_hor", "Q_ver", "entries", "ends", "span")
+# The adjoint sweep takes dy for x and C for B.
+_ADJOINT = {"x": "dy", "B": "C"}
 
 
 class Bytes(NamedTuple):
@@ -41,7 +45,7 @@ def total(traffic: Traffic, carries: bool = False) -> int:
     return sum(sum(count) for name, count in traffic.items() if (name in CARRIES) == carries)
 
 
-def count_forward(inputs: ScanInputs, settings: ScanSettings, keep_carries: bool, blocks: Blocks) -> Traffic:
+def count_forward(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks, keep_carries: bool = True) -> Traffic:
     with _counting() as traffic:
         triton_scan.forward(inputs, settings, keep_carries, _blocks=blocks)
     return {name: Bytes(*count) for name, count in traffic.items()}
@@ -134,11 +138,14 @@ def _counting() -> Iterator[dict[str, list[int]]]:
     def named_launch(kernel: Any, grid: tuple[int], arguments: dict[str, Any]) -> None:
         ranges.clear()
         # A pointer that is not followed may point at another tensor: y, dx, A and P_hor own what they point at.
-        owners = [name for name in ("y", "dx", "A", "P_hor") if name in arguments]
+        owners = [name for name in ("y", "dx", "A", "P_hor", "kept") if name in arguments]
+        if kernel is forward_kernel and not arguments["OUTPUT"]:
+            owners = ["P_hor", "A"]
+        renamed = _ADJOINT if arguments.get("ADJOINT") else {}
         for name in [*owners, *(name for name in arguments if name not in owners)]:
             if isinstance(arguments[name], torch.Tensor):
                 storage = arguments[name].untyped_storage()
-                ranges.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes(), name))
+                ranges.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes(), renamed.get(name, name)))
         launch(kernel, grid, arguments)
 
     def no_scan(self: Any, inputs: Any) -> Any:

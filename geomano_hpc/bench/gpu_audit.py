@@ -1,8 +1,9 @@
 """What can be said about the Triton kernels without a GPU: memory traffic, and the time that a roofline predicts.
 
-Traffic is counted by tensor while Triton's interpreter runs the kernels on a small grid with the block sizes of the
-recipe, and scaled to the recipe's grid: what belongs to positions grows with them, parameters do not. The interpreter
-is chosen when Triton is imported, so the count runs in a process of its own.
+Traffic is counted by tensor while Triton's interpreter runs every launch of a call on the recipe's grid, with its tiles
+and chunks (an eighth of a sequence), for one sample, direction and block of channels, and one and two dstates: samples,
+directions and blocks are alike, and traffic is linear in the number of dstates. The interpreter is chosen when Triton
+is imported, so the count runs in a process of its own.
 """
 
 import json
@@ -18,6 +19,7 @@ from geomano_hpc.errors import GeomanoError
 from geomano_hpc.progress import progress
 
 _PARAMETERS = ("A", "D", "R", "bias", "weight", "dA", "dR", "dD", "dbias", "dweight")
+_EVERY_TILE = 10**6  # a program for each: more than a GPU takes at a time
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Audit:
     batch: int
     part: str  # forward or backward
     block: str  # tile and channels of a program
+    chunks: int  # of the traversal, the fewest of all passes
     bytes_by_tensor: dict[str, float]  # loaded and stored, without carries
     carry_bytes: float
     minimum_bytes: float
@@ -95,34 +98,52 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
     from geomano_hpc.kernels import order_set, triton_traffic
     from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
     from geomano_hpc.kernels.triton_blocks import NOMINAL_MULTIPROCESSORS, backward_blocks, forward_blocks
+    from geomano_hpc.kernels.triton_plan import Plan
 
     recipe = SHAPES[name]
-    settings = ScanSettings(order_set("corners"), kind, "equation")  # row-major all: a tile turns with its order
+    settings = ScanSettings(order_set("paper")[:1], kind, "equation")
+    height = recipe.height if kind == "2d" else recipe.height // 8  # of a sequence, part of it says it all
+    grow = recipe.height / height
+
+    def inputs(channels: int, dstate: int, directions: int = 1, height: int = height) -> ScanInputs:
+        tensors = Shape(1, height, recipe.width, channels, dstate, recipe.rank).inputs(torch.float32)
+        whole = ScanInputs(**{key: tensor.detach() for key, tensor in tensors.items()})
+        few = {key: getattr(whole, key)[..., :directions, :].contiguous() for key in ("dt", "B", "C")}
+        few |= {
+            key: tensor[:directions].contiguous() for key, tensor in whole._asdict().items() if key not in (*few, "x")
+        }
+        return whole._replace(**few)
+
+    whole = inputs(recipe.channels, recipe.dstate, recipe.directions, recipe.height)
     updates = batch * recipe.height * recipe.width * recipe.channels * recipe.dstate * recipe.directions
-    sizes = (batch, recipe.channels, recipe.rank, kind, NOMINAL_MULTIPROCESSORS)
+    sizes = (batch, recipe.height, recipe.width, recipe.channels, recipe.rank, kind, NOMINAL_MULTIPROCESSORS)
     rows = []
     for part, blocks in (("forward", forward_blocks(*sizes)), ("backward", backward_blocks(*sizes))):
-        # Whole tiles, so that none hangs over an edge; in 2D two by two, of which half the edges carry something.
-        height, width = (2 * blocks.tile_h, 2 * blocks.tile_w) if kind == "2d" else (8, 16)
-        edges = 1 / blocks.tile_h + 1 / blocks.tile_w
-        carrying = edges - 1 / recipe.height - 1 / recipe.width
-        inner = 2 * carrying / edges if kind == "2d" else 1.0
-        small = Shape(1, height, width, recipe.channels, recipe.dstate, recipe.rank)
-        tensors = small.inputs(torch.float32).items()
-        inputs = ScanInputs(**{key: tensor.detach().contiguous() for key, tensor in tensors})
-        grow = batch * recipe.height * recipe.width / (height * width)
-        if part == "forward":
-            counted = triton_traffic.count_forward(inputs, settings, True, blocks)
-            minimum = triton_traffic.minimum_forward(inputs)
-        else:
-            counted = triton_traffic.count_backward(inputs, settings, blocks)
-            minimum = triton_traffic.minimum_backward(inputs, settings)
-        # The minimum counts parameters once per sample, and once more for their gradients.
-        parameters = sum(
-            t.nbytes for t in (inputs.A, inputs.D, inputs.R, inputs.dt_bias, inputs.dt_weight) if t is not None
+        backwards = part == "backward"
+        width = max(blocks.channels, blocks.for_sweeps.channels)
+        count = triton_traffic.count_backward if backwards else triton_traffic.count_forward
+        small = blocks._replace(chunks=max(1, round(blocks.chunks / grow)))
+        one, two = (count(inputs(width, dstate), settings, small) for dstate in (1, 2))
+        copies = batch * recipe.channels / width
+        scaled = {}
+        for key in two:
+            # Linear in the number of dstates; the same for every sample and every block of channels. Directions after
+            # the first also read y or dx. Programs read and write parameters, so without chunks once per sample.
+            first = sum(one.get(key, (0,)))
+            bytes_all = copies * (first + (recipe.dstate - 1) * (sum(two[key]) - first))
+            directions = 2 * recipe.directions - 1 if key in ("y", "dx") else recipe.directions
+            scaled[key] = bytes_all * directions * (1.0 if key in _PARAMETERS and blocks.chunks == 1 else grow)
+        minimum = batch * triton_traffic.minimum_forward(whole)
+        if backwards:
+            minimum = batch * triton_traffic.minimum_backward(whole, settings)
+        # Passes over the tiles, each with its exponentials, and chunks in which each runs.
+        forth, back = (
+            cut(settings.orders[0], blocks).chunks for cut in (Plan(whole, settings).forth, Plan(whole, settings).back)
         )
-        parameters *= 1 if part == "forward" else 2
-        scaled = {key: sum(count) * (batch if key in _PARAMETERS else grow) for key, count in counted.items()}
+        passes = [forth] * (2 if forth > 1 else 1)
+        if backwards:
+            sweeps = [back] * (2 if back > 1 else 1)
+            passes = [*passes, *sweeps, _EVERY_TILE] if kind == "2d" else [forth, *sweeps[1:]]
         rows.append(
             asdict(
                 Audit(
@@ -131,11 +152,12 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
                     batch,
                     part,
                     f"{blocks.tile_h} x {blocks.tile_w} x {blocks.channels}",
+                    min(passes),
                     {key: count for key, count in scaled.items() if key not in triton_traffic.CARRIES},
-                    inner * sum(count for key, count in scaled.items() if key in triton_traffic.CARRIES),
-                    (minimum - parameters) * grow + parameters * batch,
-                    updates * (2 if part == "backward" and kind == "2d" else 1),
-                    batch * -(-recipe.channels // blocks.channels),
+                    sum(count for key, count in scaled.items() if key in triton_traffic.CARRIES),
+                    minimum,
+                    updates * len(passes),
+                    batch * min(passes) * -(-recipe.channels // width),
                 )
             )
         )
@@ -144,13 +166,17 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
 
 def traffic_table(audits: list[Audit]) -> list[str]:
     """Bytes in units of x, so that shapes compare."""
-    lines = [f"{'call':44}  {'tile x channels':15}  {'of minimum':>10}  {'carries':>8}  by tensor, in units of x"]
+    lines = [
+        f"{'call':44}  {'tile x channels':15}  chunks  {'of minimum':>10}  {'carries':>8}  by tensor, in units of x"
+    ]
     for audit in audits:
         shape = SHAPES[audit.shape]
         x = 4 * audit.batch * shape.height * shape.width * shape.channels
         parts = ", ".join(f"{key} {count / x:.2f}" for key, count in audit.bytes_by_tensor.items() if count > 0.005 * x)
         call = f"{audit.shape} {audit.kind} batch {audit.batch} {audit.part}"
-        lines.append(f"{call:44}  {audit.block:15}  {audit.ratio:10.2f}  {audit.carry_bytes / x:8.2f}  {parts}")
+        lines.append(
+            f"{call:44}  {audit.block:15}  {audit.chunks:6}  {audit.ratio:10.2f}  {audit.carry_bytes / x:8.2f}  {parts}"
+        )
     return lines
 
 

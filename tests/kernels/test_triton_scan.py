@@ -185,6 +185,13 @@ else:
         check(make(height=height, width=width), ScanSettings((ScanOrder.from_code(5),), kind, "equation"))
 
     @pytest.mark.parametrize("kind", ["1d", "2d"])
+    @pytest.mark.parametrize(("height", "width", "chunks"), [(63, 65, 1), (85, 85, 3)])
+    def test_the_grids_of_the_recipes(kind: str, height: int, width: int, chunks: int) -> None:
+        inputs = make(height=height, width=width, E=2, N=1)
+        blocks = Blocks(16, 32, 2, chunks=chunks) if kind == "2d" else Blocks(1, 256, 2, chunks=chunks)
+        check(inputs, ScanSettings((ScanOrder.from_code(6),), kind, "equation"), blocks=blocks)
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
     @pytest.mark.parametrize("N", [8, 16, 20])
     def test_dstates(kind: str, N: int) -> None:
         check(make(height=2, width=9, E=4, N=N), ScanSettings((ScanOrder(),), kind, "equation"))
@@ -244,6 +251,24 @@ else:
         # The interpreter truncates to bfloat16 where a GPU rounds.
         check(inputs, ScanSettings(ORDER_SETS["sequence"], kind, "equation"), 1e-2 if dtype == torch.bfloat16 else 1e-3)
 
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    @pytest.mark.parametrize(("code", "rank"), [(0, 0), (3, 3), (6, 0)])
+    def test_chunks_of_the_traversal(kind: str, code: int, rank: int) -> None:
+        """More than one, of which the last is not full, so that the adjoint sweep starts outside the grid."""
+        inputs, settings = (
+            make(height=7, width=5, E=4, rank=rank),
+            ScanSettings((ScanOrder.from_code(code),), kind, "equation"),
+        )
+        check(inputs, settings, blocks=Blocks(2, 2, 4, chunks=3) if kind == "2d" else Blocks(1, 8, 4, chunks=2))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_chunks_are_composed_in_a_batch_of_blocks(kind: str) -> None:
+        inputs, settings = (
+            make(batch=2, height=4, width=6, N=1, K=2),
+            ScanSettings(ORDER_SETS["sequence"], kind, "equation"),
+        )
+        check(inputs, settings, blocks=Blocks(2, 4, 4, chunks=2) if kind == "2d" else Blocks(1, 8, 4, chunks=3))
+
     def test_the_interpreters_own_scan(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interpreter.ScanOps, "generic_scan", own_scan)
         check(make(height=2, width=3, E=2, N=1), ScanSettings((ScanOrder(),), "2d", "equation"), blocks=Blocks(2, 2, 2))
@@ -253,6 +278,14 @@ else:
         """geo_scan finds the backend, keeps what the backward needs, and autograd gets every gradient."""
         inputs = random_inputs(1, 3, 5, channels=5, dstate=2, K=2, rank=2, dtype=torch.float32)
         assert_like_reference(inputs, 2e-5, orders=ORDER_SETS["sequence"], kind=kind, backend="triton")
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_opcheck(kind: str) -> None:
+        """Schema, autograd registration, fake kernel and AOT dispatch."""
+        inputs = random_inputs(1, 2, 3, channels=2, dstate=1, K=1, rank=2, dtype=torch.float32)
+        leaves = [tensor.requires_grad_() for tensor in inputs.values()]
+        operator = torch.ops.geomano_hpc.geo_scan.default
+        torch.library.opcheck(operator, (*leaves, [0], kind, "state", "triton", True))
 
     def test_float64_is_refused() -> None:
         inputs = ScanInputs(*(None if t is None else t.double() for t in make()))  # type: ignore[arg-type]
@@ -266,8 +299,8 @@ else:
         inputs = make(height=height, width=width, E=E, N=N, K=K, rank=rank)
         inputs = inputs._replace(**{name: getattr(inputs, name).clone() for name in ("dt", "B", "C")})
         settings = ScanSettings(ORDER_SETS["sequence"], kind, "equation")
-        sizes = (256, E, rank, kind, 108)
-        counted = triton_traffic.count_forward(inputs, settings, False, forward_blocks(*sizes))
+        sizes = (256, height, width, E, rank, kind, 108)
+        counted = triton_traffic.count_forward(inputs, settings, forward_blocks(*sizes), keep_carries=False)
         tensor = 4 * height * width * E
         assert counted["x"] == (K * tensor, 0)
         assert counted["y"] == ((K - 1) * tensor, K * tensor)
@@ -277,7 +310,7 @@ else:
         counted = triton_traffic.count_backward(inputs, settings, backward_blocks(*sizes))
         sweeps = 2 if kind == "2d" else 1
         assert counted["x"] == (sweeps * K * tensor, 0)
-        assert counted["dy"] == (K * tensor, 0)
+        assert counted["dy"] == (sweeps * K * tensor, 0)
         assert counted["dx"] == ((K - 1) * tensor, K * tensor)
-        bound = 1.5 if kind == "2d" else 1.15
+        bound = 2.6 if kind == "2d" else 1.15
         assert triton_traffic.total(counted) <= bound * triton_traffic.minimum_backward(inputs, settings)
