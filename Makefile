@@ -79,8 +79,10 @@ types: view
 imports: view
 	cd build/view && PYTHONPATH=. $(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-cache
 
+# Side by side, one test on each core, so each of them computes with one thread.
 unit-tests: $(NEWER_TRITON)
-	GEOMANO_NEWER_TRITON=$(NEWER_TRITON) $(BIN)/python -m pytest --cov --cov-report=term --durations=10
+	OMP_NUM_THREADS=1 GEOMANO_NEWER_TRITON=$(NEWER_TRITON) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal \
+	  --cov --cov-report=term --durations=15
 
 wheel: install-dev
 	$(BIN)/python -m build --wheel --outdir dist .

@@ -42,15 +42,7 @@ class Row:
         return [self.variant, self.in_words(), paper, *counts, seconds]
 
 
-COLUMNS = (
-    "variant",
-    "test rel-L2 (mean ± std over seeds)",
-    "published",
-    "seeds",
-    "not finished",
-    "parameters",
-    "s/epoch",
-)
+COLUMNS = ("variant", "rel-L2 ± std", "paper", "seeds", "missing", "parameters", "s/epoch")
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,8 @@ class Table:
     def to_markdown(self) -> str:
         lines = [f"# {self.study}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
         lines += [f"| {' | '.join(row.cells())} |" for row in self.rows]
-        return "\n".join([*lines, "", *(f"{line}\n" for line in self.published_lines())]) + "\n"
+        lines += ["", "Relative L2 error on the test split: mean and standard deviation over the seeds.", ""]
+        return "\n".join([*lines, *(f"{line}\n" for line in self.published_lines())]) + "\n"
 
 
 def make_table(study: Path) -> Table:

@@ -49,7 +49,7 @@ struct Backward {
   void direction_1d(int64_t k) {
     const Walk walk(p, p.orders[k]);
     const int64_t length = p.height * p.width, tiles_per_carry = p.interval / kTile1d;
-    Buffer<T> lambda(blocks * state, T(0)), starts(blocks * tiles_per_carry * state), h(state);
+    Buffer<T> lambda(blocks * state, T(0)), starts(blocks * tiles_per_carry * state);
     Tile<T, kTile1d> tile;
     Steps<T, kTile1d> steps;
     TileGradients<T, kTile1d> grad;
