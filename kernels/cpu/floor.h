@@ -2,7 +2,7 @@
 // first-level cache. A kernel is judged by the fraction of this speed that it reaches.
 #pragma once
 
-#include "lanes.h"
+#include "exp2.h"
 
 namespace geomano {
 

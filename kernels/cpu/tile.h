@@ -1,6 +1,7 @@
 // A tile of grid points: the rows that all channels share, and the time steps and inputs of sixteen channels.
 #pragma once
 
+#include "exp2.h"
 #include "problem.h"
 
 namespace geomano {

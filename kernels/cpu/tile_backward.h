@@ -7,6 +7,7 @@
 // delta A is a (lambda h[before] + mu g[before]).
 #pragma once
 
+#include "channel_sums.h"
 #include "forward.h"
 
 namespace geomano {

@@ -1,0 +1,137 @@
+// Exponentials of sixteen channels, and the time step that is made of one.
+#pragma once
+
+#include <limits>
+
+#include "lanes.h"
+
+namespace geomano {
+
+// 2^(a b) for |a b| <= kTame: no clamp per element, the caller has looked at the whole tile.
+constexpr float kTame = 120.0f;
+
+#if defined(CPU_CAPABILITY_AVX512)
+// 2^(j / 16), less j in the bits that the exponent is shifted through.
+alignas(64) constexpr uint32_t kFractions[16] = {
+    0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
+    0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d,
+};
+
+// The 16th parts from a table in a register, the rest (at most 1/32) by a cubic: five multiplications, where a polynomial
+// alone takes seven, and the scan is bound by them. A parabola on 32nd parts would do for 2^x but not for the decay over
+// many steps: near x = 0 its slope is off by 1e-5.
+inline Lanes<float> exp2_tame(const Lanes<float>& a, const Lanes<float>& b) {
+  const __m512 round = _mm512_set1_ps(786432.0f);  // 1.5 * 2^19: adding it leaves the nearest 16th in the low bits
+  const __m512 x = _mm512_mul_ps(a.v[0], b.v[0]), shifted = _mm512_add_ps(x, round);
+  const __m512 f = _mm512_sub_ps(x, _mm512_sub_ps(shifted, round));
+  const __m512i bits = _mm512_castps_si512(shifted);
+  const __m512i fraction = _mm512_permutexvar_epi32(bits, _mm512_load_si512(kFractions));
+  const __m512 scale = _mm512_castsi512_ps(_mm512_add_epi32(fraction, _mm512_slli_epi32(bits, 19)));
+  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.0555041087f), f, _mm512_set1_ps(0.240226507f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.693147181f));
+  Lanes<float> out;
+  out.v[0] = _mm512_fmadd_ps(_mm512_mul_ps(scale, f), p, scale);
+  return out;
+}
+#else
+inline Lanes<float> exp2_tame(const Lanes<float>& a, const Lanes<float>& b) {
+  using Vec = Lanes<float>::Vec;
+  using Int = at::vec::Vectorized<int32_t>;
+  const Vec round(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  const Vec one(1.0f), c1(0.693147004f), c2(0.240222424f), c3(0.0555073358f), c4(0.00967151299f), c5(0.00132647273f);
+  const Int exponent_bits(23);
+  Lanes<float> out;
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) {
+    const Vec shifted = at::vec::fmadd(a.v[i], b.v[i], round);
+    const Vec f = at::vec::fmsub(a.v[i], b.v[i], shifted - round);
+    Vec p = at::vec::fmadd(c5, f, c4);
+    p = at::vec::fmadd(p, f, c3);
+    p = at::vec::fmadd(p, f, c2);
+    p = at::vec::fmadd(p, f, c1);
+    p = at::vec::fmadd(p, f, one);
+    const Int scaled = at::vec::cast<int32_t>(p) + (at::vec::cast<int32_t>(shifted) << exponent_bits);
+    out.v[i] = at::vec::cast<float>(scaled);
+  }
+  return out;
+}
+#endif
+
+// The same for any a b: clamped below, where nothing is left to tell from zero, infinite above, NaN for NaN.
+inline Lanes<float> exp2_any(const Lanes<float>& a, const Lanes<float>& b) {
+  using Vec = Lanes<float>::Vec;
+  const Vec lowest(-126.0f), highest(127.0f), infinity(std::numeric_limits<float>::infinity());
+  const Lanes<float> x = a * b;
+  Lanes<float> clamped;
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i)
+    clamped.v[i] = at::vec::minimum(at::vec::maximum(x.v[i], lowest), highest);
+  Lanes<float> out = exp2_tame(clamped, Lanes<float>::all(1.0f));
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) {
+    out.v[i] = Vec::blendv(out.v[i], infinity, x.v[i] > highest);
+    out.v[i] = Vec::blendv(out.v[i], x.v[i], x.v[i] != x.v[i]);
+  }
+  return out;
+}
+
+template <bool tame>
+inline Lanes<float> exp2_product(const Lanes<float>& a, const Lanes<float>& b) {
+  if constexpr (tame) return exp2_tame(a, b);
+  return exp2_any(a, b);
+}
+
+template <bool tame>
+inline Lanes<double> exp2_product(const Lanes<double>& a, const Lanes<double>& b) {
+  Lanes<double> out;
+  for (int64_t i = 0; i < Lanes<double>::kVectors; ++i) out.v[i] = (a.v[i] * b.v[i]).exp2();
+  return out;
+}
+
+// softplus(v) = max(v, 0) + log1p(exp(-|v|)) and its derivative, the sigmoid.
+template <typename T>
+struct TimeStep {
+  Lanes<T> delta, slope;
+};
+
+template <bool with_slope>
+inline TimeStep<float> time_step(const Lanes<float>& raw) {
+  using Vec = Lanes<float>::Vec;
+  const Lanes<float> negative = Lanes<float>::all(0.0f) - magnitude(raw);
+  const Lanes<float> bounded = maximum(negative, Lanes<float>::all(-80.0f));  // exp(-80) is nothing beside 1
+  const Lanes<float> z = exp2_tame(bounded, Lanes<float>::all(1.44269504f));
+  const Vec one(1.0f);
+  TimeStep<float> out;
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) {
+    const Vec zi = z.v[i];
+    Vec p = at::vec::fmadd(Vec(0.00536483899f), zi, Vec(-0.0300658476f));
+    p = at::vec::fmadd(p, zi, Vec(0.0792046189f));
+    p = at::vec::fmadd(p, zi, Vec(-0.13753809f));
+    p = at::vec::fmadd(p, zi, Vec(0.191536576f));
+    p = at::vec::fmadd(p, zi, Vec(-0.248571649f));
+    p = at::vec::fmadd(p, zi, Vec(0.33321324f));
+    p = at::vec::fmadd(p, zi, Vec(-0.499996483f));
+    p = at::vec::fmadd(p, zi, one);
+    // A NaN comes through by the maximum: the bits of exp2_tame may lose it.
+    out.delta.v[i] = at::vec::fmadd(p, zi, at::vec::maximum(raw.v[i], Vec(0.0f)));
+    if constexpr (with_slope) {
+      const Vec small = zi / (one + zi);
+      out.slope.v[i] = Vec::blendv(small, one - small, raw.v[i] > Vec(0.0f));
+    }
+  }
+  return out;
+}
+
+template <bool with_slope>
+inline TimeStep<double> time_step(const Lanes<double>& raw) {
+  using Vec = Lanes<double>::Vec;
+  TimeStep<double> out;
+  for (int64_t i = 0; i < Lanes<double>::kVectors; ++i) {
+    const Vec z = raw.v[i].abs().neg().exp();
+    out.delta.v[i] = at::vec::maximum(raw.v[i], Vec(0.0)) + z.log1p();
+    if constexpr (with_slope) {
+      const Vec small = z / (Vec(1.0) + z);
+      out.slope.v[i] = Vec::blendv(small, Vec(1.0) - small, raw.v[i] > Vec(0.0));
+    }
+  }
+  return out;
+}
+
+}  // namespace geomano
