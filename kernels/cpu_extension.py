@@ -36,7 +36,7 @@ def flags(capability: str) -> list[str]:
     # at::vec picks its implementation by these two names. No -ffast-math: it would break the rounding in exp2.
     name = capability if capability in _INSTRUCTION_SETS else "DEFAULT"
     chosen = [f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}", *_INSTRUCTION_SETS.get(name, [])]
-    return ["-O3", "-fopenmp", *chosen]
+    return ["-O3", "-fopenmp", "-ffp-contract=off", *chosen]
 
 
 def cached_library() -> Path:

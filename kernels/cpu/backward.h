@@ -10,11 +10,11 @@ struct Backward {
   const Problem& p;
   int64_t b, group, first_block, blocks;
   bool first_of_group;
-  const int64_t N = p.dstate, padded = (p.dstate + kStates - 1) / kStates * kStates, row_size = 2 * padded + p.rank;
+  const int64_t N = p.dstate, padded = p.padded_dstate(), row_size = 2 * padded + p.rank;
   const int64_t state = padded * kLanes;
   std::vector<Column<IO, T>> dx;
   std::vector<ParameterGradients<T>> sums;
-  Buffer<T> rows;  // of a tile: [positions][dB, dC: N padded to kStates each, ddt_low: r], summed over the bundle
+  Buffer<T> rows;  // of a tile: [positions][dB, dC: N padded each, ddt_low: r], summed over the bundle
 
   Backward(const Problem& p, int64_t b, int64_t group, int64_t first_block, int64_t blocks, bool first_of_group)
       : p(p), b(b), group(group), first_block(first_block), blocks(blocks), first_of_group(first_of_group), sums(blocks) {
@@ -69,9 +69,9 @@ struct Backward {
           std::memcpy(start, start - state, state * sizeof(T));
           prepare<IO, T, false>(p, sums[i].parameters, source(p.x, 0, i), source(p.dt, k, i), tile, steps);
           if (steps.tame)
-            scan_tile_1d<T, Correction::none, true>(sums[i].parameters, tile, steps, N, start, NoOutput<T>());
+            scan_tile_1d<T, Correction::none, true>(sums[i].parameters, tile, steps, padded, start, NoOutput<T>());
           else
-            scan_tile_1d<T, Correction::none, false>(sums[i].parameters, tile, steps, N, start, NoOutput<T>());
+            scan_tile_1d<T, Correction::none, false>(sums[i].parameters, tile, steps, padded, start, NoOutput<T>());
         }
       }
       for (int64_t index = tiles - 1; index >= 0; --index) {
@@ -196,7 +196,6 @@ struct Backward {
 
   template <int64_t kPositions>
   static void start_states(TileGradients<T, kPositions>& grad) {
-    std::memset(grad.dA, 0, sizeof(grad.dA));
     std::memset(grad.dR, 0, sizeof(grad.dR));
   }
 

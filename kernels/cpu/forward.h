@@ -39,48 +39,58 @@ struct NoOutput {
   inline void store(const Lanes<T>&, int64_t) const {}
 };
 
-// h[t] = a[t] h[t-1] + B u over a tile of the sequence. h: [N][16], carried on.
+// h[t] = a[t] h[t-1] + B u over a tile of the sequence. h: [N][16], carried on; N padded. y is summed over the groups of
+// dstates in steps.y.
 template <typename T, Correction correction, bool tame, typename Out>
-void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, const Steps<T, kTile1d>& steps, int64_t N,
-                  T* h, const Out& out) {
-  const T *A = parameters.A_log2e.data(), *minus_R = parameters.minus_R.data();
-  for (int64_t m = 0; m < tile.size; ++m) {
-    const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
-    const T *B = tile.B[m], *C = tile.C[m];
-    Lanes<T> y = out.start(parameters, steps.x[m], tile.position[m]);
-    for (int64_t s = 0; s < N; ++s) {
-      const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + s * kLanes));
-      const Lanes<T> bu = Lanes<T>::all(B[s]) * u;
-      const Lanes<T> h_s = fma(a, Lanes<T>::load(h + s * kLanes), bu);
-      h_s.store(h + s * kLanes);
-      y = read_out<T, correction>(y, Lanes<T>::all(C[s]), h_s, bu, minus_R + s * kLanes);
+void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, Steps<T, kTile1d>& steps, int64_t N, T* h,
+                  const Out& out) {
+  for (int64_t s0 = 0; s0 < N; s0 += kStates) {
+    const T *A = &parameters.A_log2e[s0 * kLanes], *minus_R = &parameters.minus_R[s0 * kLanes];
+    Lanes<T> h_s[kStates];
+    each_state([&](int64_t q) __attribute__((always_inline)) { h_s[q] = Lanes<T>::load(h + (s0 + q) * kLanes); });
+    for (int64_t m = 0; m < tile.size; ++m) {
+      const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
+      const T *B = tile.B[m] + s0, *C = tile.C[m] + s0;
+      Lanes<T> y = s0 == 0 ? out.start(parameters, steps.x[m], tile.position[m]) : Lanes<T>::load(steps.y[m]);
+      each_state([&](int64_t q) __attribute__((always_inline)) {
+        const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + q * kLanes));
+        const Lanes<T> bu = Lanes<T>::all(B[q]) * u;
+        h_s[q] = fma(a, h_s[q], bu);
+        y = read_out<T, correction>(y, Lanes<T>::all(C[q]), h_s[q], bu, minus_R + q * kLanes);
+      });
+      s0 + kStates < N ? y.store(steps.y[m]) : out.store(y, tile.position[m]);
     }
-    out.store(y, tile.position[m]);
+    each_state([&](int64_t q) __attribute__((always_inline)) { h_s[q].store(h + (s0 + q) * kLanes); });
   }
 }
 
 // Algorithm 2 on a tile of rows x columns points: g along the row, h along the column, the same a in both.
 // g: [rows][N][16] enters at the left edge, h: [columns][N][16] at the top edge; both are carried on.
 template <typename T, Correction correction, bool tame, typename Out>
-void scan_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile,
-                  const Steps<T, kSide * kSide>& steps, int64_t columns, int64_t N, T* g, T* h, const Out& out) {
-  const T *A = parameters.A_log2e.data(), *minus_R = parameters.minus_R.data();
-  for (int64_t m = 0; m < tile.size; g += N * kLanes) {
-    T* h_column = h;
-    for (int64_t j = 0; j < columns; ++j, ++m, h_column += N * kLanes) {
-      const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
-      const T *B = tile.B[m], *C = tile.C[m];
-      Lanes<T> y = out.start(parameters, steps.x[m], tile.position[m]);
-      for (int64_t s = 0; s < N; ++s) {
-        const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + s * kLanes));
-        const Lanes<T> bu = Lanes<T>::all(B[s]) * u;
-        const Lanes<T> g_s = fma(a, Lanes<T>::load(g + s * kLanes), bu);
-        g_s.store(g + s * kLanes);
-        const Lanes<T> h_s = fma(a, Lanes<T>::load(h_column + s * kLanes), g_s);
-        h_s.store(h_column + s * kLanes);
-        y = read_out<T, correction>(y, Lanes<T>::all(C[s]), h_s, bu, minus_R + s * kLanes);
+void scan_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile, Steps<T, kSide * kSide>& steps,
+                  int64_t columns, int64_t N, T* g, T* h, const Out& out) {
+  for (int64_t s0 = 0; s0 < N; s0 += kStates) {
+    const T *A = &parameters.A_log2e[s0 * kLanes], *minus_R = &parameters.minus_R[s0 * kLanes];
+    T* g_row = g + s0 * kLanes;
+    for (int64_t m = 0; m < tile.size; g_row += N * kLanes) {
+      T* h_column = h + s0 * kLanes;
+      Lanes<T> g_s[kStates];
+      each_state([&](int64_t q) __attribute__((always_inline)) { g_s[q] = Lanes<T>::load(g_row + q * kLanes); });
+      for (int64_t j = 0; j < columns; ++j, ++m, h_column += N * kLanes) {
+        const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
+        const T *B = tile.B[m] + s0, *C = tile.C[m] + s0;
+        Lanes<T> y = s0 == 0 ? out.start(parameters, steps.x[m], tile.position[m]) : Lanes<T>::load(steps.y[m]);
+        each_state([&](int64_t q) __attribute__((always_inline)) {
+          const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + q * kLanes));
+          const Lanes<T> bu = Lanes<T>::all(B[q]) * u;
+          g_s[q] = fma(a, g_s[q], bu);
+          const Lanes<T> h_s = fma(a, Lanes<T>::load(h_column + q * kLanes), g_s[q]);
+          h_s.store(h_column + q * kLanes);
+          y = read_out<T, correction>(y, Lanes<T>::all(C[q]), h_s, bu, minus_R + q * kLanes);
+        });
+        s0 + kStates < N ? y.store(steps.y[m]) : out.store(y, tile.position[m]);
       }
-      out.store(y, tile.position[m]);
+      each_state([&](int64_t q) __attribute__((always_inline)) { g_s[q].store(g_row + q * kLanes); });
     }
   }
 }
@@ -146,7 +156,7 @@ struct Forward {
   template <Correction correction>
   void direction_1d(int64_t k) {
     const Walk walk(p, p.orders[k]);
-    const int64_t N = p.dstate, length = p.height * p.width, state = N * kLanes;
+    const int64_t N = p.padded_dstate(), length = p.height * p.width, state = N * kLanes;
     Buffer<T> h(blocks * state, T(0));
     Tile<T, kTile1d> tile;
     Steps<T, kTile1d> steps;
@@ -156,7 +166,7 @@ struct Forward {
       for (int64_t i = 0; i < blocks; ++i) {
         T* h_block = &h[i * state];
         if (p.carries != nullptr && first % p.interval == 0)
-          std::memcpy(carry<T>(p, b, first_block + i, k, first / p.interval), h_block, state * sizeof(T));
+          std::memcpy(carry<T>(p, b, first_block + i, k, first / p.interval), h_block, p.dstate * kLanes * sizeof(T));
         start_tile(k, i, tile, steps);
         const Output<IO, T> out{y[i], k == 0};
         if (steps.tame)
@@ -170,7 +180,7 @@ struct Forward {
   template <Correction correction>
   void direction_2d(int64_t k) {
     const Walk walk(p, p.orders[k]);
-    const int64_t N = p.dstate, state = N * kLanes;
+    const int64_t N = p.padded_dstate(), state = N * kLanes;
     Buffer<T> h(blocks * walk.columns * state, T(0)), g(blocks * kSide * state);
     Tile<T, kSide * kSide> tile;
     Steps<T, kSide * kSide> steps;

@@ -44,7 +44,7 @@ inline void add_to(T* sum, const Lanes<T>& value) {
 // The partial sums of the groups, added in a fixed order.
 template <typename IO, typename T>
 void sum_groups(const Problem& p) {
-  const int64_t N = p.dstate, r = p.rank, padded = (N + kStates - 1) / kStates * kStates, width = 2 * padded + r;
+  const int64_t N = p.dstate, r = p.rank, padded = p.padded_dstate(), width = 2 * padded + r;
   const int64_t points = p.height * p.width * p.directions;
 #pragma omp parallel for num_threads(p.threads)
   for (int64_t point = 0; point < p.batch * points; ++point) {

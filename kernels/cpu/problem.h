@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #if defined(__SSE__)
@@ -25,6 +26,17 @@ struct Activation {
   int64_t batch_stride, position_stride, direction_stride;
 };
 
+// Dstates are taken so many at a time: their hidden states stay in registers, and their a, g and h of a tile in the
+// first-level cache. Those beyond the last have A = B = C = 0.
+constexpr int64_t kStates = 4;
+
+// f(0), ..., f(kStates - 1) with indices known to the compiler, which else keeps arrays of registers in memory.
+template <typename F>
+__attribute__((always_inline)) inline void each_state(const F& f) {
+  [&]<int64_t... q>(std::integer_sequence<int64_t, q...>) __attribute__((always_inline)) { (f(q), ...); }
+  (std::make_integer_sequence<int64_t, kStates>());
+}
+
 // Mirrored field by field in cpu_scan.py.
 struct Problem {
   int64_t batch, height, width, channels, dstate, rank, directions;
@@ -35,7 +47,9 @@ struct Problem {
   void *y, *carries;
   void *dx, *ddt, *dB, *dC;                         // contiguous
   void *dA, *dR, *dD, *ddt_bias, *ddt_weight;       // one per batch element, contiguous
-  void* partial;                                    // [batch][groups][positions][K][2 N + r], N rounded up to 4
+  void* partial;                                    // [batch][groups][positions][K][2 N + r], N padded
+
+  int64_t padded_dstate() const { return (dstate + kStates - 1) / kStates * kStates; }
 };
 
 // The traversal of a grid in one order: the position of turned point (i, j) is start + i * down + j * along.
@@ -111,7 +125,7 @@ struct Parameters {
   void load(const Problem& p, int64_t k, int64_t first_channel) {
     const int64_t N = p.dstate, r = p.rank, count = std::min(kLanes, p.channels - first_channel);
     const int64_t row = k * p.channels + first_channel;
-    const int64_t padded = (N + 3) / 4 * 4;
+    const int64_t padded = p.padded_dstate();
     A.assign(padded * kLanes, 0);
     A_log2e.assign(padded * kLanes, 0);
     minus_R.assign(padded * kLanes, 0);

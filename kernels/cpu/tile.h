@@ -15,17 +15,17 @@ struct Tile {
   Buffer<T> rows;  // B, C, dt_low converted or padded, where the tensors cannot be read in place
 };
 
-// B, C and a low-rank dt of the tile's positions, N rounded up to 4. All channel blocks of a bundle read them.
+// B, C and a low-rank dt of the tile's positions, N padded. All channel blocks of a bundle read them.
 template <typename IO, typename T, int64_t kPositions>
 void read_rows(const Problem& p, int64_t b, int64_t k, Tile<T, kPositions>& tile) {
-  const int64_t N = p.dstate, padded = (N + 3) / 4 * 4, r = p.rank;
+  const int64_t N = p.dstate, padded = p.padded_dstate(), r = p.rank;
   const auto base = [&](const Activation& a) {
     return static_cast<const IO*>(a.data) + b * a.batch_stride + k * a.direction_stride;
   };
   const IO *B = base(p.B), *C = base(p.C), *dt = base(p.dt);
   const int64_t B_stride = p.B.position_stride, C_stride = p.C.position_stride, dt_stride = p.dt.position_stride;
   if constexpr (std::is_same_v<IO, T>) {
-    if (N % 4 == 0) {
+    if (N == padded) {
       for (int64_t m = 0; m < tile.size; ++m) {
         tile.B[m] = B + tile.position[m] * B_stride;
         tile.C[m] = C + tile.position[m] * C_stride;
@@ -56,6 +56,7 @@ struct Steps {
   alignas(64) T u[kPositions][kLanes];      // delta x
   alignas(64) T slope[kPositions][kLanes];  // of the softplus, for the backward
   alignas(64) T line[kPositions][kLanes];   // x, where it cannot be read in place
+  alignas(64) T y[kPositions][kLanes];      // summed over the dstates so far
   const T* x[kPositions];
   bool tame;  // no exponent of the tile leaves the range of exp2_tame
 };

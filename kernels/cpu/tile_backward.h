@@ -12,8 +12,6 @@
 
 namespace geomano {
 
-constexpr int64_t kStates = 4;  // dstates at a time, so that a, g and h of a tile stay in the first-level cache
-
 template <typename T>
 inline typename Lanes<T>::Vec folded_product(const Lanes<T>& a, const Lanes<T>& b) {
   typename Lanes<T>::Vec out = a.v[0] * b.v[0];
@@ -40,10 +38,10 @@ struct PointGradients {
   Lanes<T>&du, &ddelta;
 
   __attribute__((always_inline)) void add(const Parameters<T>& parameters, int64_t s, T b, T c, const Lanes<T>& h, const Lanes<T>& mu,
-                  const Lanes<T>& exponent, T* dA, T* dR, typename Lanes<T>::Vec& dB,
+                  const Lanes<T>& exponent, Lanes<T>& dA, T* dR, typename Lanes<T>::Vec& dB,
                   typename Lanes<T>::Vec& dC) const {
     ddelta = fma(exponent, Lanes<T>::load(&parameters.A[s * kLanes]), ddelta);
-    fma(exponent, delta, Lanes<T>::load(dA)).store(dA);
+    dA = fma(exponent, delta, dA);
     Lanes<T> dbu = mu, read = h;
     if constexpr (correction != Correction::none) {
       const Lanes<T> minus_r = Lanes<T>::load(&parameters.minus_R[s * kLanes]);
@@ -64,45 +62,54 @@ template <typename T>
 inline void add_sums(const typename Lanes<T>::Vec sums[2 * kStates], T* row, int64_t padded) {
   T sum[2 * kStates];
   sum_channels<T>(sums, sum);
-  for (int64_t q = 0; q < kStates; ++q) {
+  each_state([&](int64_t q) __attribute__((always_inline)) {
     row[q] += sum[q];
     row[padded + q] += sum[kStates + q];
-  }
+  });
 }
 
 template <typename T, Correction correction, bool needs_R, bool tame>
 void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile,
                       const Steps<T, kTile1d>& steps, int64_t padded, int64_t row_size,
                       int64_t s0, const T* start, T* lambda, TileGradients<T, kTile1d>& grad, T* rows) {
+  Lanes<T> h_s[kStates], lambda_s[kStates], dA[kStates];
+  each_state([&](int64_t q) __attribute__((always_inline)) { h_s[q] = Lanes<T>::load(start + (s0 + q) * kLanes); });
   for (int64_t m = 0; m < tile.size; ++m) {
     const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
-    const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
-    for (int64_t q = 0; q < kStates; ++q) {
+    each_state([&](int64_t q) __attribute__((always_inline)) {
       const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(&parameters.A_log2e[(s0 + q) * kLanes]));
       a.store(grad.a[m][q]);
-      fma(a, Lanes<T>::load(before + q * kLanes), Lanes<T>::all(tile.B[m][s0 + q]) * u).store(grad.h[m][q]);
-    }
+      h_s[q] = fma(a, h_s[q], Lanes<T>::all(tile.B[m][s0 + q]) * u);
+      h_s[q].store(grad.h[m][q]);
+    });
   }
+  each_state([&](int64_t q) __attribute__((always_inline)) {
+    lambda_s[q] = Lanes<T>::load(lambda + (s0 + q) * kLanes);
+    dA[q] = Lanes<T>::all(0);
+  });
   for (int64_t m = tile.size - 1; m >= 0; --m) {
     const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]), dy = Lanes<T>::load(grad.dy[m]);
     Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
     const PointGradients<T, correction, needs_R> point{delta, u, dy, du, ddelta};
     const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
     typename Lanes<T>::Vec sums[2 * kStates];
-    for (int64_t q = 0; q < kStates; ++q) {
+    each_state([&](int64_t q) __attribute__((always_inline)) {
       const int64_t s = s0 + q;
       const T b = tile.B[m][s], c = tile.C[m][s];
-      const Lanes<T> lambda_s = fma(Lanes<T>::all(c), dy, Lanes<T>::load(lambda + s * kLanes));
-      const Lanes<T> passed_on = Lanes<T>::load(grad.a[m][q]) * lambda_s;
-      passed_on.store(lambda + s * kLanes);
-      const Lanes<T> exponent = passed_on * Lanes<T>::load(before + q * kLanes);
-      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), lambda_s, exponent, grad.dA[q], grad.dR[q],
-                sums[q], sums[kStates + q]);
-    }
+      const Lanes<T> mu = fma(Lanes<T>::all(c), dy, lambda_s[q]);
+      lambda_s[q] = Lanes<T>::load(grad.a[m][q]) * mu;
+      const Lanes<T> exponent = lambda_s[q] * Lanes<T>::load(before + q * kLanes);
+      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), mu, exponent, dA[q], grad.dR[q], sums[q],
+                sums[kStates + q]);
+    });
     du.store(grad.du[m]);
     ddelta.store(grad.ddelta[m]);
     add_sums<T>(sums, rows + m * row_size + s0, padded);
   }
+  each_state([&](int64_t q) __attribute__((always_inline)) {
+    lambda_s[q].store(lambda + (s0 + q) * kLanes);
+    dA[q].store(grad.dA[q]);
+  });
 }
 
 // left: [rows][N][16], top: [columns][N][16] are the states that enter the tile; lambda: [columns][N][16] and
@@ -117,15 +124,17 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
     const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
     const T* g_before = j == 0 ? left + i * state + s0 * kLanes : grad.g[m - 1][0];
     const T* h_before = i == 0 ? top + j * state + s0 * kLanes : grad.h[m - columns][0];
-    for (int64_t q = 0; q < kStates; ++q) {
+    each_state([&](int64_t q) __attribute__((always_inline)) {
       const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(&parameters.A_log2e[(s0 + q) * kLanes]));
       a.store(grad.a[m][q]);
       const Lanes<T> g = fma(a, Lanes<T>::load(g_before + q * kLanes), Lanes<T>::all(tile.B[m][s0 + q]) * u);
       g.store(grad.g[m][q]);
       fma(a, Lanes<T>::load(h_before + q * kLanes), g).store(grad.h[m][q]);
-    }
+    });
     if (++j == columns) j = 0, ++i;
   }
+  Lanes<T> dA[kStates];
+  each_state([&](int64_t q) __attribute__((always_inline)) { dA[q] = Lanes<T>::all(0); });
   for (int64_t m = tile.size - 1, i = m / columns, j = columns - 1; m >= 0; --m) {
     const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]), dy = Lanes<T>::load(grad.dy[m]);
     Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
@@ -134,7 +143,7 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
     const T* h_before = i == 0 ? top + j * state + s0 * kLanes : grad.h[m - columns][0];
     T *lambda_j = lambda + j * state + s0 * kLanes, *mu_i = mu + i * state + s0 * kLanes;
     typename Lanes<T>::Vec sums[2 * kStates];
-    for (int64_t q = 0; q < kStates; ++q) {
+    each_state([&](int64_t q) __attribute__((always_inline)) {
       const int64_t s = s0 + q;
       const T b = tile.B[m][s], c = tile.C[m][s];
       const Lanes<T> a = Lanes<T>::load(grad.a[m][q]);
@@ -145,14 +154,15 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
       back.store(mu_i + q * kLanes);
       const Lanes<T> exponent =
           fma(up, Lanes<T>::load(h_before + q * kLanes), back * Lanes<T>::load(g_before + q * kLanes));
-      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), mu_s, exponent, grad.dA[q], grad.dR[q], sums[q],
+      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), mu_s, exponent, dA[q], grad.dR[q], sums[q],
                 sums[kStates + q]);
-    }
+    });
     du.store(grad.du[m]);
     ddelta.store(grad.ddelta[m]);
     add_sums<T>(sums, rows + m * row_size + s0, padded);
     if (--j < 0) j = columns - 1, --i;
   }
+  each_state([&](int64_t q) __attribute__((always_inline)) { dA[q].store(grad.dA[q]); });
 }
 
 }  // namespace geomano
