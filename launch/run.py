@@ -94,7 +94,8 @@ def run_here(study: Study, runs: Sequence[PlannedRun], folder: Path, at_once: in
 
 def share_of_machine(place: int, places: int) -> dict[str, str]:
     """The share of this machine that a run at one of the places gets: its threads and its GPU."""
-    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // places))}
+    # The cores that this process may use, not those of the machine: two threads on one core wait for each other.
+    environment = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // places))}
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = shown.split(",") if shown else [str(index) for index in range(torch.cuda.device_count())]
     if torch.cuda.is_available():  # submitit hides all GPUs from a local job that asks for none
