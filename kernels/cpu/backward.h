@@ -81,6 +81,10 @@ struct Backward {
         for (int64_t i = 0; i < blocks; ++i) {
           const T* start = &starts[(i * tiles_per_carry + index) * state];
           start_tile(k, i, tile, steps, grad);
+          if (index == 0 && interval > 0) {  // for the next interval, while this one is at work
+            const T* next = carry<T>(p, b, first_block + i, k, interval - 1);
+            for (int64_t s = 0; s < N; ++s) __builtin_prefetch(next + s * kLanes);
+          }
           for (int64_t s0 = 0; s0 < N; s0 += kStates) {
             start_states(grad);
             if (steps.tame)
@@ -249,9 +253,13 @@ struct Backward {
       for (int64_t i = 0; i < 8; ++i)
         products[i] = i0 + i < p.rank ? folded_product(draw, Lanes<T>::load(&parameters.weight[(i0 + i) * kLanes]))
                                       : typename Lanes<T>::Vec(0);
-      T sum[8];
-      sum_channels<T>(products, sum);
-      for (int64_t i = 0; i < std::min<int64_t>(8, p.rank - i0); ++i) row[i0 + i] += sum[i];
+      if (i0 + 8 <= p.rank) {
+        add_channel_sums<T>(products, row + i0, row + i0 + 4);
+      } else {
+        T rest[8] = {};
+        add_channel_sums<T>(products, rest, rest + 4);
+        for (int64_t i = i0; i < p.rank; ++i) row[i] += rest[i - i0];
+      }
     }
   }
 };

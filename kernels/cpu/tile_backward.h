@@ -57,17 +57,6 @@ struct PointGradients {
   }
 };
 
-// dB and dC of kStates dstates at one point, summed over the channels, added to its row.
-template <typename T>
-inline void add_sums(const typename Lanes<T>::Vec sums[2 * kStates], T* row, int64_t padded) {
-  T sum[2 * kStates];
-  sum_channels<T>(sums, sum);
-  each_state([&](int64_t q) __attribute__((always_inline)) {
-    row[q] += sum[q];
-    row[padded + q] += sum[kStates + q];
-  });
-}
-
 template <typename T, Correction correction, bool needs_R, bool tame>
 void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile,
                       const Steps<T, kTile1d>& steps, int64_t padded, int64_t row_size,
@@ -92,7 +81,7 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
     Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
     const PointGradients<T, correction, needs_R> point{delta, u, dy, du, ddelta};
     const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
-    typename Lanes<T>::Vec sums[2 * kStates];
+    typename Lanes<T>::Vec sums[2 * kStates];  // dB, then dC
     each_state([&](int64_t q) __attribute__((always_inline)) {
       const int64_t s = s0 + q;
       const T b = tile.B[m][s], c = tile.C[m][s];
@@ -104,7 +93,8 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
     });
     du.store(grad.du[m]);
     ddelta.store(grad.ddelta[m]);
-    add_sums<T>(sums, rows + m * row_size + s0, padded);
+    T* row = rows + m * row_size + s0;
+    add_channel_sums<T>(sums, row, row + padded);
   }
   each_state([&](int64_t q) __attribute__((always_inline)) {
     lambda_s[q].store(lambda + (s0 + q) * kLanes);
@@ -142,7 +132,7 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
     const T* g_before = j == 0 ? left + i * state + s0 * kLanes : grad.g[m - 1][0];
     const T* h_before = i == 0 ? top + j * state + s0 * kLanes : grad.h[m - columns][0];
     T *lambda_j = lambda + j * state + s0 * kLanes, *mu_i = mu + i * state + s0 * kLanes;
-    typename Lanes<T>::Vec sums[2 * kStates];
+    typename Lanes<T>::Vec sums[2 * kStates];  // dB, then dC
     each_state([&](int64_t q) __attribute__((always_inline)) {
       const int64_t s = s0 + q;
       const T b = tile.B[m][s], c = tile.C[m][s];
@@ -159,7 +149,8 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
     });
     du.store(grad.du[m]);
     ddelta.store(grad.ddelta[m]);
-    add_sums<T>(sums, rows + m * row_size + s0, padded);
+    T* row = rows + m * row_size + s0;
+    add_channel_sums<T>(sums, row, row + padded);
     if (--j < 0) j = columns - 1, --i;
   }
   each_state([&](int64_t q) __attribute__((always_inline)) { dA[q].store(grad.dA[q]); });
