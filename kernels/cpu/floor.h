@@ -3,37 +3,43 @@
 #pragma once
 
 #include "exp2.h"
+#include "problem.h"
 
 namespace geomano {
 
-// `updates` state updates of sixteen channels by each of the threads.
+// `updates` state updates of sixteen channels by each of the threads, kStates at a time in registers as in the scan. One
+// update is `exponentials` times 2^(delta A) and `fmas` multiply-adds.
 template <int64_t exponentials, int64_t fmas>
 float compute_floor(int64_t updates, int64_t threads) {
+  constexpr int64_t kPositions = 32;
   float total = 0;
 #pragma omp parallel for num_threads(threads) reduction(+ : total)
   for (int64_t thread = 0; thread < threads; ++thread) {
-    constexpr int64_t kStates = 16;
-    alignas(64) float A[kStates][kLanes], h[kStates][kLanes];
-    for (int64_t s = 0; s < kStates; ++s)
-      for (int64_t e = 0; e < kLanes; ++e) A[s][e] = -0.01f * static_cast<float>(s + e + 1), h[s][e] = 0.5f;
-    const Lanes<float> delta = Lanes<float>::all(0.1f);
-    Lanes<float> even = Lanes<float>::all(0.0f), odd = even;
-    for (int64_t update = 0; update < updates; update += kStates) {
-      for (int64_t s = 0; s < kStates; ++s) {
-        const Lanes<float> A_s = Lanes<float>::load(A[s]);
-        Lanes<float> a = exp2_tame(delta, A_s);
-        for (int64_t more = 1; more < exponentials; ++more) a = a + exp2_tame(Lanes<float>::load(h[s]), A_s);
-        Lanes<float> h_s = fma(a, Lanes<float>::load(h[s]), delta);
+    alignas(64) float A[kStates][kLanes], delta[kPositions][kLanes], y[kPositions][kLanes] = {};
+    for (int64_t e = 0; e < kLanes; ++e) {
+      for (int64_t s = 0; s < kStates; ++s) A[s][e] = -0.01f * static_cast<float>(s + e + 1);
+      for (int64_t m = 0; m < kPositions; ++m) delta[m][e] = 0.01f * static_cast<float>(m + 1);
+    }
+    Lanes<float> h[kStates];
+    each_state([&](int64_t q) __attribute__((always_inline)) { h[q] = Lanes<float>::all(0.5f); });
+    for (int64_t update = 0; update < updates; update += kPositions * kStates) {
+      for (int64_t m = 0; m < kPositions; ++m) {
+        const Lanes<float> delta_m = Lanes<float>::load(delta[m]);
+        Lanes<float> y_m = Lanes<float>::load(y[m]);
+        each_state([&](int64_t q) __attribute__((always_inline)) {
+          const Lanes<float> A_q = Lanes<float>::load(A[q]);
+          Lanes<float> a = exp2_tame(delta_m, A_q);
+          for (int64_t more = 1; more < exponentials; ++more) a = a + exp2_tame(h[q], A_q);
+          h[q] = fma(a, h[q], delta_m * A_q);
+          Lanes<float> read = h[q];
 #pragma GCC unroll 32
-        for (int64_t f = 3; f < fmas; ++f) h_s = fma(a, A_s, h_s);
-        h_s.store(h[s]);
-        even = fma(a, h_s, even);
-        odd = fma(A_s, h_s, odd);
+          for (int64_t f = 3; f < fmas; ++f) read = fma(a, A_q, read);
+          y_m = fma(A_q, read, y_m);
+        });
+        y_m.store(y[m]);
       }
     }
-    alignas(64) float values[kLanes];
-    (even + odd).store(values);
-    for (float value : values) total += value;
+    for (int64_t m = 0; m < kPositions; ++m) total += y[m][0];
   }
   return total;
 }
