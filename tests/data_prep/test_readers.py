@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from geomano_hpc.data_prep.readers import check_finite, read_field
+from geomano_hpc.data_prep.readers import read_field
 from geomano_hpc.errors import DataError
 from tests.real_data import FOLDER, needs_real_data
 
@@ -56,10 +56,3 @@ def test_missing_file_and_unknown_format(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("u")
     with pytest.raises(DataError, match="not a MATLAB, HDF5 or NPZ file"):
         read_field(tmp_path / "notes.txt", "u")
-
-
-def test_samples_that_are_not_finite_are_numbered() -> None:
-    field = np.zeros((5, 2, 2))
-    field[1, 0, 0], field[3, 1, 1] = np.nan, np.inf
-    with pytest.raises(DataError, match=r"here: NaN or Inf in 2 of 5 samples \(samples 1, 3\)"):
-        check_finite(field, "here")
