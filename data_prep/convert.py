@@ -169,7 +169,7 @@ def _write_shards(fields: RawFields, work: Unfinished, world: Communicator) -> d
         return records, bad
 
     parts = together(world, write)
-    _refuse_not_finite([one for _, bad in parts for one in bad])
+    together(world, lambda: _refuse_not_finite([one for _, bad in parts for one in bad]))
     return {
         **{file: record for file, record in found.items() if record is not None},
         **{file: record for part, _ in parts for file, record in part.items()},
@@ -214,8 +214,9 @@ def _finish(
     out: Path,
 ) -> None:
     """Metadata, splits, card and manifest, and the store takes its name."""
-    for stale in work.store.rglob("zarr.json"):  # of a conversion that was killed here
-        stale.unlink()
+    for file in [file for file in work.store.rglob("*") if file.is_file()]:
+        if file.relative_to(work.store).as_posix() not in records:  # of a conversion that was killed
+            file.unlink()
     group = zarr.create_group(work.store, zarr_format=3)
     create_arrays(group, fields.shapes())
     _write_splits(group, fields, problem, len(origin["sources"]))

@@ -25,7 +25,8 @@ class Moments:
 def moments(sample: np.ndarray) -> Moments:
     values = sample.astype(np.float64).ravel()
     mean = float(values.mean())
-    values -= mean
+    with np.errstate(invalid="ignore"):  # a sample with Inf is refused elsewhere
+        values -= mean
     np.square(values, out=values)
     return Moments(values.size, mean, float(values.sum()))  # not np.dot: BLAS adds in an order that depends on threads
 
