@@ -192,4 +192,5 @@ def _check_that_they_fit(fields: RawFields) -> None:
     if given.shape[:2] != target.shape[:2]:
         raise DataError(
             f"{given.where} gives a grid of {given.shape[:2]} but {target.variable.key!r} gives {target.shape[:2]}"
+            "; are the axes as they should be (see --axes)?"
         )

@@ -149,7 +149,9 @@ def info(
 
     from geomano_hpc.data_prep.card import describe, draw
 
-    table = Table("", "", show_header=False)
+    table = Table(show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, text in describe(store).items():
         table.add_row(name, text)
     Console().print(table)
