@@ -97,7 +97,8 @@ def test_neuraloperators_files_are_converted(tmp_path: Path) -> None:
     sources = [folder / "darcy_train_16.pt", folder / "darcy_test_16.pt"]
     convert(sources, problem("darcy", test_samples=50, stride=1), tmp_path / "darcy.zarr")
     values = open_store(tmp_path / "darcy.zarr").read("input", slice(0, 1050))
-    assert (values.shape, values.dtype) == ((1050, 16, 16, 1), np.float32)
+    assert values.shape == (1050, 16, 16, 1)
+    assert values.dtype == np.float32
     assert set(np.unique(values)) == {0.0, 1.0}
     burgers = [folder / "burgers_train_16.pt", folder / "burgers_test_16.pt"]
     settings = problem("burgers", train_samples=800, test_samples=400, axes="sample x, sample t x")

@@ -146,7 +146,8 @@ def test_every_format_gives_the_same_shards(darcy_raw: Path, darcy_store: Path, 
                 file.create_dataset(key, data=fields[key].transpose(), chunks=(4, 4, 14), compression="gzip")
                 file[key].attrs["MATLAB_class"] = np.bytes_("single")
     else:
-        np.savez(raw, **{key: np.asarray(field, order=name[0].upper()) for key, field in fields.items()})
+        turn = np.asfortranarray if name == "f.npz" else np.ascontiguousarray
+        np.savez(raw, **{key: turn(field) for key, field in fields.items()})  # type: ignore[arg-type]
     convert([raw], DARCY, tmp_path / "store.zarr")
     assert read_manifest(tmp_path / "store.zarr") == read_manifest(darcy_store)
     found, expected = (open_store(path).card.normalisers for path in (tmp_path / "store.zarr", darcy_store))

@@ -72,12 +72,12 @@ STORAGE = object()
 
 
 def tensor_pickle(count: int, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
-    class Pickler(pickle._Pickler):  # type: ignore[name-defined]
+    class Pickler(pickle._Pickler):
         def persistent_id(self, value: object) -> object:
             return ("storage", torch.FloatStorage, "0", "cpu", count) if value is STORAGE else None
 
     file = io.BytesIO()
-    arguments = (STORAGE, offset, shape, strides, False, {})
+    arguments: tuple[object, ...] = (STORAGE, offset, shape, strides, False, {})
     Pickler(file, protocol=2).dump({"x": Malicious(torch._utils._rebuild_tensor_v2, *arguments)})
     return file.getvalue()
 
