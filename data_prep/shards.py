@@ -23,7 +23,7 @@ from geomano_hpc.data_prep.store import ARRAYS, AXES
 
 SHARD_BYTES = 32 << 20  # of float32, before compression
 MOST_SHARDS = 40  # of an array, so that a store of any size has fewer than 100 files
-ZSTD_LEVEL = 1  # the fields are smooth: higher levels cost time and save nothing (docs/store.md)
+ZSTD_LEVEL = 1  # on Darcy at 421 x 421, level 3 gives the same size to 0.1 %
 
 
 @dataclass(frozen=True)
