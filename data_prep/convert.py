@@ -1,30 +1,37 @@
 """Convert raw fields into a prepared store: fields to float32 channels, sharded Zarr, statistics, manifest.
 
-A rank owns whole shards, because two writers in one shard lose data. The store is built under a temporary name and
-renamed when it is complete.
+Memory holds a few blocks of a raw file and a sample, whatever the sizes of the files. A rank owns whole shards, because
+two writers in one shard lose data. Everything is built in a folder beside the store (unfinished.py) and renamed when it
+is complete; what a killed conversion left there is used by the next one. The result has the same bytes in any case.
 """
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import zarr
-from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from geomano_hpc import __version__
-from geomano_hpc.atomic import new_folder, sha256, write_json
+from geomano_hpc.atomic import sha256
+from geomano_hpc.data_prep.finish import finish
 from geomano_hpc.data_prep.generate import provenance
 from geomano_hpc.data_prep.problems import Problem
-from geomano_hpc.data_prep.ranks import Communicator, SingleProcess
-from geomano_hpc.data_prep.readers import check_finite, read_field
-from geomano_hpc.data_prep.store import ARRAYS, AXES, MANIFEST, Normaliser, StoreCard, open_store
+from geomano_hpc.data_prep.ranks import Communicator, SingleProcess, together
+from geomano_hpc.data_prep.raw_fields import RawFields, open_fields
+from geomano_hpc.data_prep.shards import Shard, samples_per_shard, shards_of, write_shard
+from geomano_hpc.data_prep.statistics import Moments, moments
+from geomano_hpc.data_prep.store import ARRAYS, open_store
+from geomano_hpc.data_prep.unfinished import Unfinished
+from geomano_hpc.data_prep.variable import BLOCK_BYTES
 from geomano_hpc.errors import DataError
 from geomano_hpc.progress import progress
 
-SHARD_BYTES = 64 << 20
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,6 @@ class Fields:
     input: np.ndarray
     target: np.ndarray
 
-    def array(self, name: str) -> np.ndarray:
-        return self.input if name == "input" else self.target
-
 
 def convert(sources: Sequence[Path], problem: Problem, out: Path, world: Communicator | None = None) -> bool:
     """Write the store. Returns False where the same one is already there; another one there is an error.
@@ -44,159 +48,157 @@ def convert(sources: Sequence[Path], problem: Problem, out: Path, world: Communi
     One source: its first samples train, its last samples test. Two sources: the first trains, the second tests.
     """
     world = world or SingleProcess()
-    origin = world.bcast(_origin(sources, problem) if world.rank == 0 else None)
-    if out.exists():
-        if same_origin(open_store(out).card.provenance, origin):
-            return False
-        raise DataError(
-            f"{out} exists and was converted from other files or settings; remove it or choose another name"
-        )
-    fields = read_fields(sources, problem)
-    normalisers = _normalisers(fields, problem)
-    with contextlib.ExitStack() as building:
-        # The store takes its name when rank 0 leaves this block, after every rank has written its shards.
-        temporary = world.bcast(building.enter_context(new_folder(out)) if world.rank == 0 else None)
-        if world.rank == 0:
-            _create_arrays(temporary, fields)
-        world.allgather(None)
-        checksums: dict[str, str] = {}
-        for part in world.allgather(_write_shards(temporary, fields, world)):
-            checksums.update(part)
-        if world.rank == 0:
-            sizes = (problem.train_samples, problem.test_samples)
-            card = StoreCard(problem.name, problem.task, *sizes, normalisers, origin)
-            zarr.open_group(temporary, mode="r+").attrs["geomano"] = card.to_json()
-            write_json(temporary / MANIFEST, {"format": card.format, "sha256": checksums})
-    world.allgather(None)  # nobody returns before the store has its name
+    fields = together(world, lambda: open_fields(sources, problem))[world.rank]
+    origin = _origin(sources, fields.keys, problem, world)
+    work = Unfinished(out)
+    if together(world, out.exists)[0]:
+        together(world, lambda: _reuse(out, origin, work) if world.rank == 0 else None)
+        return False
+    with contextlib.ExitStack() as held:
+        together(world, lambda: held.enter_context(work.begin(origin)) if world.rank == 0 else None)
+        try:
+            together(world, lambda: _rewrite_scattered(fields, work, world))
+            records = _write_shards(fields, work, world)
+            together(world, lambda: finish(records, fields, problem, origin, work, out) if world.rank == 0 else None)
+        except Exception:
+            together(world, lambda: work.remove() if world.rank == 0 else None)  # nothing half-written stays behind
+            raise
     return True
 
 
 def same_origin(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two stores hold the same data. The version that wrote them does not matter."""
-    return {**one, "geomano_hpc": None} == {**other, "geomano_hpc": None}
+    """Whether two stores hold the same data. The versions that wrote them do not matter."""
+    return {**one, "versions": None} == {**other, "versions": None}
 
 
 def read_fields(sources: Sequence[Path], problem: Problem) -> Fields:
-    raw = {path: _read_raw(path, problem) for path in dict.fromkeys(sources)}
-    train, test = problem.train_samples, problem.test_samples
-    if len(sources) == 1:
-        pieces = [(sources[0], slice(0, train), train + test), (sources[0], slice(-test, None), train + test)]
-    else:
-        pieces = [(sources[0], slice(0, train), train), (sources[1], slice(0, test), test)]
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS}
-    for path, samples, needed in pieces:
-        if len(raw[path].input) < needed:
-            raise DataError(
-                f"{path}: {problem.input_key!r} has {len(raw[path].input)} samples, {needed} are needed "
-                f"(--train {train}, --test {test})"
-            )
-        for name, key in (("input", problem.input_key), ("target", problem.target_key)):
-            parts[name].append(_channels(raw[path].array(name)[samples], name, problem, f"{path}: {key!r}"))
-    try:
-        fields = Fields(np.concatenate(parts["input"]), np.concatenate(parts["target"]))
-    except ValueError as error:
-        raise DataError(f"{sources[0]} and {sources[-1]} do not fit together: {error}") from error
-    if fields.input.shape[:3] != fields.target.shape[:3]:
+    """What a store of these sources would hold, in memory."""
+    fields = open_fields(sources, problem)
+    with TemporaryDirectory() as folder:
+        for one in fields.scattered():
+            one.rewrite(Path(folder))
+        values = {}
+        for name in ARRAYS:
+            values[name], bad = fields.read(name, 0, fields.shape(name)[0], Path(folder))
+            _refuse_not_finite(bad)
+    return Fields(**values)
+
+
+def _reuse(out: Path, origin: dict[str, Any], work: Unfinished) -> None:
+    if not same_origin(open_store(out).card.provenance, origin):
         raise DataError(
-            f"{sources[0]}: {problem.input_key!r} gives a grid of {fields.input.shape[1:3]} "
-            f"but {problem.target_key!r} gives {fields.target.shape[1:3]}"
+            f"{out} exists and was converted from other files or settings; remove it or choose another name"
         )
-    return fields
+    work.remove()  # a conversion that was killed after it had put the store in place
 
 
-def _read_raw(path: Path, problem: Problem) -> Fields:
-    """The two variables of a file as they are. Sample i of one belongs to sample i of the other."""
-    given = read_field(path, problem.input_key)
-    target = given if problem.target_key == problem.input_key else read_field(path, problem.target_key)
-    if len(given) != len(target):
-        raise DataError(
-            f"{path}: {problem.input_key!r} has {len(given)} samples but {problem.target_key!r} has {len(target)}"
-        )
-    return Fields(given, target)
-
-
-def _channels(field: np.ndarray, name: str, problem: Problem, where: str) -> np.ndarray:
-    """[sample, x], [sample, x, y] or [sample, x, y, time] -> float32 [sample, x, y, channel], downsampled."""
-    rank = 4 if problem.task == "rollout" else 3
-    if rank == 3 and field.ndim == 2:  # a 1D problem: a line is a grid of one row
-        field = field[:, None]
-    if field.ndim != rank:
-        raise DataError(
-            f"{where}: expected {rank} axes (samples, x, y{', time' if rank == 4 else ''}), found shape {field.shape}"
-        )
-    check_finite(field, where)
-    field = field[:, :: problem.stride, :: problem.stride]
-    if rank == 3:
-        return field[..., None].astype(np.float32)
-    frames = problem.input_frames + problem.target_frames
-    if field.shape[-1] < frames:
-        raise DataError(f"{where}: has {field.shape[-1]} frames, {frames} are needed")
-    chosen = slice(0, problem.input_frames) if name == "input" else slice(problem.input_frames, frames)
-    return field[..., chosen].astype(np.float32)
-
-
-def _origin(sources: Sequence[Path], problem: Problem) -> dict[str, Any]:
+def _origin(sources: Sequence[Path], keys: tuple[str, str], problem: Problem, world: Communicator) -> dict[str, Any]:
     """Where the data came from: enough to make the same store again, and to know it when it is there."""
-    for path in sources:
-        if not path.is_file():
-            raise DataError(f"{path}: no such file")
+
+    def describe() -> dict[int, dict[str, Any]]:
+        mine = [number for number in range(len(sources)) if number % world.size == world.rank]
+        return {
+            number: {
+                "name": sources[number].name,
+                "sha256": sha256(sources[number]),
+                "generation": provenance(sources[number]),
+            }
+            for number in mine
+        }
+
+    described = {number: one for part in together(world, describe) for number, one in part.items()}
+    if keys != (problem.input_key, problem.target_key) and world.rank == 0:
+        logger.warning(
+            "%s: no %r and %r in it; taking %r and %r", sources[0], problem.input_key, problem.target_key, *keys
+        )
     return {
-        "sources": [{"name": path.name, "sha256": sha256(path), "generation": provenance(path)} for path in sources],
+        "sources": [described[number] for number in range(len(sources))],
         "stride": problem.stride,
-        "keys": {"input": problem.input_key, "target": problem.target_key},
+        "keys": {"input": keys[0], "target": keys[1]},
+        "axes": problem.axes,
+        "channel": problem.channel,
+        "frames": {"input": problem.input_frames, "target": problem.target_frames},
         "samples": {"train": problem.train_samples, "test": problem.test_samples},
-        "geomano_hpc": __version__,
+        "versions": {"geomano_hpc": __version__, **{name: version(name) for name in ("numpy", "zarr", "numcodecs")}},
     }
 
 
-def _samples_per_shard(values: np.ndarray) -> int:
-    return max(1, min(len(values), SHARD_BYTES // (4 * int(np.prod(values.shape[1:])))))
+def _rewrite_scattered(fields: RawFields, work: Unfinished, world: Communicator) -> None:
+    """Variables whose samples lie scattered in the file: each is read once, by one rank."""
+    scattered = fields.scattered()
+    load = [0] * world.size
+    mine = []
+    for one in scattered:  # the most expensive first, each to the rank with the least to do
+        rank = load.index(min(load))
+        load[rank] += one.variable.stored_bytes + one.variable.nbytes // 4
+        mine += [one] * (rank == world.rank)
+    with progress("read", len(mine), shown=world.rank == 0 and bool(mine)) as advance:
+        for one in mine:
+            one.rewrite(work.spill)
+            advance(one.variable.key)
 
 
-def _create_arrays(temporary: Path, fields: Fields) -> None:
-    group = zarr.create_group(temporary, zarr_format=3)
-    for name in ARRAYS:
-        values = fields.array(name)
-        group.create_array(
-            name,
-            shape=values.shape,
-            dtype="float32",
-            chunks=(1, *values.shape[1:]),
-            shards=(_samples_per_shard(values), *values.shape[1:]),
-            compressors=[ZstdCodec(level=3), Crc32cCodec()],
-            dimension_names=AXES,
-        )
+def _write_shards(fields: RawFields, work: Unfinished, world: Communicator) -> dict[str, dict[str, Any]]:
+    """Write the shards that are missing, each by one rank. Returns what is recorded of every shard, by file."""
+    shapes = fields.shapes()
+    shards = shards_of(shapes)
+
+    def earlier() -> dict[str, Any]:
+        return {shard.file: work.recorded(shard) for shard in shards[world.rank :: world.size]}
+
+    found = {file: record for part in together(world, earlier) for file, record in part.items()}
+    missing = [shard for shard in shards if found[shard.file] is None]
+
+    def write() -> tuple[dict[str, Any], list[tuple[str, int]]]:
+        records, bad = {}, []
+        mine = missing[world.rank :: world.size]
+        with progress("convert", len(mine), shown=world.rank == 0) as advance:
+            for shard in mine:
+                samples = _Samples(fields, shard, work.spill)
+                write_shard(work.store / shard.file, samples, samples_per_shard(shapes[shard.array]))
+                record = {
+                    "sha256": sha256(work.store / shard.file),
+                    "moments": [asdict(one) for one in samples.moments],
+                }
+                bad += samples.bad
+                if not samples.bad:
+                    work.record(shard, record)
+                records[shard.file] = record
+                advance("")
+        return records, bad
+
+    parts = together(world, write)
+    together(world, lambda: _refuse_not_finite([one for _, bad in parts for one in bad]))
+    return {
+        **{file: record for file, record in found.items() if record is not None},
+        **{file: record for part, _ in parts for file, record in part.items()},
+    }
 
 
-def _write_shards(temporary: Path, fields: Fields, world: Communicator) -> dict[str, str]:
-    """Write this rank's shards and return the checksum of each shard file."""
-    group = zarr.open_group(temporary, mode="r+")
-    jobs = []
-    for name in ARRAYS:
-        values = fields.array(name)
-        per_shard = _samples_per_shard(values)
-        jobs += [(name, number, number * per_shard, per_shard) for number in range(-(-len(values) // per_shard))]
-    checksums = {}
-    mine = jobs[world.rank :: world.size]
-    with progress("convert", len(mine)) as advance:
-        for name, number, start, count in mine:
-            array = group[name]
-            assert isinstance(array, zarr.Array)
-            array[start : start + count] = fields.array(name)[start : start + count]
-            shard = temporary / name / "c" / str(number) / "0" / "0" / "0"
-            checksums[shard.relative_to(temporary).as_posix()] = sha256(shard)
-            advance("")
-    return checksums
+class _Samples:
+    """The samples of a shard, read a few at a time; afterwards, their statistics and which of them are not finite."""
+
+    def __init__(self, fields: RawFields, shard: Shard, spill: Path) -> None:
+        self._fields, self._shard, self._spill = fields, shard, spill
+        self.moments: list[Moments] = []
+        self.bad: list[tuple[str, int]] = []
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        parts = self._fields.parts[self._shard.array]
+        step = max(1, BLOCK_BYTES // max(part.bytes_read_per_sample for part in parts))
+        for start in range(self._shard.start, self._shard.stop, step):
+            stop = min(start + step, self._shard.stop)
+            values, bad = self._fields.read(self._shard.array, start, stop, self._spill)
+            self.bad += bad
+            for sample in values:
+                self.moments.append(moments(sample))
+                yield sample
 
 
-def _normalisers(fields: Fields, problem: Problem) -> dict[str, Normaliser]:
-    """Mean and standard deviation in float64 over the training split; the identity where the benchmark uses none."""
-    if not problem.normalise:
-        return {name: Normaliser(0.0, 1.0) for name in ARRAYS}
-    normalisers = {}
-    for name in ARRAYS:
-        values = fields.array(name)[: problem.train_samples].astype(np.float64)
-        if not values.std() > 0:
-            raise DataError(f"{name!r} has the same value everywhere in the training split, so it cannot be normalised")
-        normalisers[name] = Normaliser(float(values.mean()), float(values.std()))
-    return normalisers
+def _refuse_not_finite(bad: list[tuple[str, int]]) -> None:
+    if not bad:
+        return
+    where = min(bad)[0]
+    samples = sorted({number for place, number in bad if place == where})
+    shown = ", ".join(map(str, samples[:8])) + (", ..." if len(samples) > 8 else "")
+    raise DataError(f"{where}: NaN or Inf in {len(samples)} samples (samples {shown})")

@@ -3,13 +3,16 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
 
 from geomano_hpc.errors import GeomanoError
 
-# What each launcher tells its processes of their number.
-_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+# What each launcher tells its processes of their number. The first that is there counts: Open MPI started inside a job
+# of Slurm finds both. Slurm's SLURM_NTASKS is also set in the batch script itself, which is one process.
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+
+Result = TypeVar("Result")
 
 
 class Communicator(Protocol):
@@ -35,10 +38,13 @@ class SingleProcess:
         sys.exit(errorcode)
 
 
+class SharedError(GeomanoError):
+    """An error of one rank that every rank knows of, so that each can end by itself."""
+
+
 def communicator() -> Communicator:
     """MPI's world, checked against the launcher: the wrong MPI plugin gives many worlds of size 1 and no error."""
-    announced = {name: int(os.environ[name]) for name in _SIZE_VARIABLES if os.environ.get(name, "").isdigit()}
-    expected = max(announced.values(), default=1)
+    announced, expected = _announced_size()
     if expected == 1:
         return SingleProcess()
     from mpi4py import MPI
@@ -46,10 +52,35 @@ def communicator() -> Communicator:
     world: Communicator = MPI.COMM_WORLD
     if world.size != expected:
         raise GeomanoError(
-            f"the launcher started {expected} processes ({', '.join(announced)}) but MPI sees {world.size}: "
+            f"the launcher started {expected} processes ({announced}) but MPI sees {world.size}: "
             "the MPI library and the launcher do not match; try srun --mpi=pmix or mpirun"
         )
     return world
+
+
+def _announced_size() -> tuple[str, int]:
+    for name in _SIZE_VARIABLES:
+        in_a_step = name != "SLURM_NTASKS" or "SLURM_STEP_ID" in os.environ
+        if os.environ.get(name, "").isdigit() and in_a_step:
+            return name, int(os.environ[name])
+    return "", 1
+
+
+def together(world: Communicator, work: Callable[[], Result]) -> list[Result]:
+    """Do a part of the work on every rank and return the results of all. An error of one rank is raised on all."""
+    result, error = None, None
+    try:
+        result = work()
+    except Exception as caught:
+        if world.size == 1:
+            raise
+        text = " ".join(str(caught).split())
+        error = text if isinstance(caught, GeomanoError) else f"rank {world.rank}: {type(caught).__name__}: {text}"
+    gathered = world.allgather((result, error))
+    errors = [text for _, text in gathered if text is not None]
+    if errors:
+        raise SharedError(errors[0])
+    return [one for one, _ in gathered]
 
 
 @contextlib.contextmanager
@@ -57,6 +88,10 @@ def abort_all(world: Communicator) -> Iterator[None]:
     """An error on one of several ranks ends them all, where the others would wait for it forever."""
     try:
         yield
+    except SharedError:
+        if world.rank == 0:
+            raise
+        sys.exit(1)  # rank 0 says what is wrong
     except Exception as error:
         if world.size == 1:
             raise

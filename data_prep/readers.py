@@ -1,66 +1,85 @@
-"""Read fields from the files that people have: MATLAB v5/v7 and v7.3, HDF5, NPZ. Samples are the first axis."""
+"""Read fields from the files that people have, piece by piece: MATLAB v5/v7 and v7.3, HDF5, PDEBench, NPY, NPZ, .pt.
 
+The format is told by the content, not by the name. docs/store.md lists what each of them is expected to hold.
+"""
+
+import contextlib
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import h5py
 import numpy as np
-from scipy.io import loadmat, whosmat
 
+from geomano_hpc.data_prep import readers_hdf5, readers_matlab, readers_numpy, readers_torch
+from geomano_hpc.data_prep.variable import Block, Variable, whole
 from geomano_hpc.errors import DataError
+
+_NPY = SimpleNamespace(names=readers_numpy.npy_names, variable=readers_numpy.npy_variable)
+_NPZ = SimpleNamespace(names=readers_numpy.npz_names, variable=readers_numpy.npz_variable)
+
+
+def variable_names(path: Path) -> list[str]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    with reading(path, "its list of variables"):
+        return list(_format(path).names(path))
+
+
+def open_variable(path: Path, key: str) -> Variable:
+    """A variable of a file: its shape and type now, its values when they are asked for."""
+    found = variable_names(path)
+    if key not in found:
+        raise DataError(
+            f"{path}: no variable {key!r}; found: {', '.join(sorted(found)) or 'none'} (see --input-key, --target-key)"
+        )
+    with reading(path, repr(key)):
+        variable: Variable = _format(path).variable(path, key)
+        if variable.dtype.kind not in "fiub":
+            raise ValueError(f"expected real numbers, found values of type {variable.dtype}")
+    return variable
 
 
 def read_field(path: Path, key: str) -> np.ndarray:
-    """One variable of a file. The format is told by the content, not by the name."""
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
+    """A whole variable in memory."""
+    variable = open_variable(path, key)
+    with reading(path, repr(key)):
+        return whole(variable)
+
+
+def readable_blocks(variable: Variable) -> Iterator[Block]:
+    """The blocks of a variable. An error in reading them names file and variable; one in using them is not touched."""
+    with reading(variable.path, repr(variable.key)):
+        yield from variable.blocks()
+
+
+@contextlib.contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """The libraries raise a dozen kinds of error on a damaged file: one line that names the file and the variable."""
     try:
-        if h5py.is_hdf5(path):
-            return _read_hdf5(path, key)
-        if path.suffix == ".npz":
-            return _read_npz(path, key)
-        if path.suffix == ".mat":
-            return _read_matlab(path, key)
+        yield
     except DataError:
         raise
-    except Exception as error:  # the libraries raise a dozen kinds of error on a damaged file
+    except Exception as error:
         raise DataError(
-            f"{path}: {key!r} cannot be read ({type(error).__name__}: {error}); is the file complete?"
+            f"{path}: {what} cannot be read ({type(error).__name__}: {error}); is the file complete?"
         ) from error
-    raise DataError(f"{path}: not a MATLAB, HDF5 or NPZ file")
 
 
-def _missing(path: Path, key: str, found: list[str]) -> DataError:
-    return DataError(
-        f"{path}: no variable {key!r}; found: {', '.join(sorted(found)) or 'none'} (see --input-key, --target-key)"
+def _format(path: Path) -> ModuleType | SimpleNamespace:
+    if h5py.is_hdf5(path):
+        return readers_hdf5
+    if readers_matlab.is_matlab(path):
+        return readers_matlab
+    if readers_torch.is_torch(path):
+        return readers_torch
+    if zipfile.is_zipfile(path):
+        return _NPZ
+    with path.open("rb") as file:
+        if file.read(6) == b"\x93NUMPY":
+            return _NPY
+    raise DataError(
+        f"{path}: not a MATLAB (v5, v7, v7.3), HDF5, NPY, NPZ or .pt file, or cut off (a .pt older than torch 1.6: "
+        "load it and save it again)"
     )
-
-
-def _read_hdf5(path: Path, key: str) -> np.ndarray:
-    with h5py.File(path, "r") as file:
-        if not isinstance(file.get(key), h5py.Dataset):
-            raise _missing(path, key, [name for name, item in file.items() if isinstance(item, h5py.Dataset)])
-        dataset = file[key]
-        values = np.asarray(dataset[()])
-        # MATLAB v7.3 is HDF5 with the axes reversed.
-        return values.transpose() if "MATLAB_class" in dataset.attrs else values
-
-
-def _read_npz(path: Path, key: str) -> np.ndarray:
-    with np.load(path, allow_pickle=False) as archive:
-        if key not in archive.files:
-            raise _missing(path, key, archive.files)
-        return np.asarray(archive[key])
-
-
-def _read_matlab(path: Path, key: str) -> np.ndarray:
-    names = [name for name, _, _ in whosmat(path)]
-    if key not in names:
-        raise _missing(path, key, names)
-    return np.asarray(loadmat(path, variable_names=[key])[key])
-
-
-def check_finite(field: np.ndarray, where: str) -> None:
-    bad = np.flatnonzero(~np.isfinite(field).all(axis=tuple(range(1, field.ndim))))
-    if bad.size:
-        shown = ", ".join(map(str, bad[:8])) + (", ..." if bad.size > 8 else "")
-        raise DataError(f"{where}: NaN or Inf in {bad.size} of {len(field)} samples (samples {shown})")

@@ -1,7 +1,8 @@
 """The prepared store: what it holds and how it is opened. docs/store.md is its specification.
 
 A store is a Zarr v3 group with two arrays, `input` and `target`, both [sample, x, y, channel] in float32. A chunk is
-one sample; a shard holds many, so that there are few files. The group's attribute `geomano` is the StoreCard.
+one sample; a shard holds many, so that there are few files. The group's attribute `geomano` is the StoreCard. Smaller
+arrays beside them say which samples train and test, and where each was in the raw files.
 """
 
 import hashlib
@@ -15,7 +16,8 @@ import zarr
 
 from geomano_hpc.errors import DataError
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)  # 1 had only the two arrays
 ARRAYS = ("input", "target")
 AXES = ("sample", "x", "y", "channel")
 MANIFEST = "manifest.json"
@@ -87,8 +89,10 @@ class Store:
             ) from error
 
     def content_hash(self) -> str:
-        """One hash for all the data: of the manifest, which holds the checksum of every shard."""
-        return hashlib.sha256((self.path / MANIFEST).read_bytes()).hexdigest()
+        """One hash for all the data: of the checksums of the shards. Versions do not matter."""
+        if self.card.format == 1:
+            return hashlib.sha256((self.path / MANIFEST).read_bytes()).hexdigest()
+        return hashlib.sha256(json.dumps(read_manifest(self.path), sort_keys=True).encode()).hexdigest()
 
 
 def open_store(path: Path) -> Store:
@@ -101,9 +105,10 @@ def open_store(path: Path) -> Store:
         content: Any = group.attrs["geomano"]
     except (KeyError, OSError, ValueError) as error:
         raise DataError(f"{path}: not a store of this package ({type(error).__name__}: {error})") from error
-    if content.get("format") != FORMAT:
+    if content.get("format") not in READABLE:
         raise DataError(
-            f"{path}: store format {content.get('format')}, this version reads {FORMAT}; convert the raw file again"
+            f"{path}: store format {content.get('format')}, this version reads {' and '.join(map(str, READABLE))}; "
+            "convert the raw file again"
         )
     if not (path / MANIFEST).is_file():
         raise DataError(f"{path}: {MANIFEST} is missing, so the store is not complete; convert the raw file again")
@@ -113,6 +118,6 @@ def open_store(path: Path) -> Store:
     return Store(path, group, StoreCard.from_json(content))
 
 
-def read_manifest(store: Path) -> dict[str, str]:
-    """Checksum of every file of the arrays: relative name -> sha256."""
-    return dict(json.loads((store / MANIFEST).read_text(encoding="utf-8"))["sha256"])
+def read_manifest(store: Path, part: str = "sha256") -> dict[str, str]:
+    """Checksum of every shard, or of all other files (`metadata`): relative name -> sha256."""
+    return dict(json.loads((store / MANIFEST).read_text(encoding="utf-8")).get(part, {}))

@@ -1,73 +1,150 @@
-"""Check a prepared store and describe it."""
+"""Check a prepared store: every checksum, shape and sample. Memory holds a shard's worth of samples at a time.
 
+Outliers: of each sample the root mean square and the largest magnitude are compared with those of all samples of the
+array. One that is further from the median than 10 robust standard deviations (1.4826 times the median absolute
+deviation, and at least 1 % of the median, for fields that hardly vary) is named. Of samples that are normally
+distributed, none in 10^22 is. A diverged solver, a spike, or another unit in one file is.
+"""
+
+import math
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from geomano_hpc.atomic import sha256
-from geomano_hpc.data_prep.store import ARRAYS, open_store, read_manifest
+from geomano_hpc.data_prep.shards import Shard
+from geomano_hpc.data_prep.store import ARRAYS, AXES, MANIFEST, Store, open_store, read_manifest
+from geomano_hpc.errors import DataError
 from geomano_hpc.progress import progress
+
+OUTLIER_DEVIATIONS = 10.0
+LEAST_DEVIATION = 0.01  # of the median
+FEWEST_SAMPLES = 10  # with fewer, a median says little
+_BLOCK_BYTES = 32 << 20
 
 
 def verify(path: Path) -> list[str]:
     """Every problem of the store in one line each; an empty list is a good store."""
     store = open_store(path)
+    problems = _check_files(path)
+    for name in ARRAYS:
+        wrong = _check_shape(store, name)
+        problems += wrong or _check_samples(store, name, problems)
+    if store.card.format > 1:
+        problems += _check_splits(store)
+    return problems
+
+
+def _check_files(path: Path) -> list[str]:
+    shards, metadata = read_manifest(path), read_manifest(path, "metadata")
     problems = []
-    manifest = read_manifest(path)
-    with progress("verify", len(manifest)) as advance:
-        for name, expected in sorted(manifest.items()):
-            if sha256(path / name) != expected:
-                problems.append(f"{path / name}: shard does not match its checksum in the manifest")
+    with progress("checksums", len(shards)) as advance:
+        for what, files in (("shard", shards), ("file", metadata)):
+            for name, expected in sorted(files.items()):
+                if not (path / name).is_file():
+                    problems.append(f"{path / name}: {what} is missing")
+                elif sha256(path / name) != expected:
+                    problems.append(f"{path / name}: {what} does not match its checksum in the manifest")
+                if what == "shard":
+                    advance("")
+    inside = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()} - {MANIFEST}
+    if not metadata:  # format 1 listed the shards only
+        inside = {name for name in inside if not name.endswith("zarr.json")}
+    return problems + [
+        f"{path / name}: file is not in the manifest" for name in sorted(inside - shards.keys() - metadata.keys())
+    ]
+
+
+def _check_shape(store: Store, name: str) -> list[str]:
+    array, samples = store.array(name), store.card.train_samples + store.card.test_samples
+    if array.ndim != len(AXES) or array.shape[0] != samples or array.dtype != np.float32:
+        return [
+            f"{store.path}: {name!r} has shape {array.shape} and type {array.dtype}, "
+            f"the card says {samples} samples of float32 (x, y, channel)"
+        ]
+    if array.shape[1:3] != store.array(ARRAYS[0]).shape[1:3]:
+        return [f"{store.path}: {name!r} has another grid than {ARRAYS[0]!r}: {array.shape[1:3]}"]
+    listed = [file for file in read_manifest(store.path) if file.startswith(f"{name}/")]
+    if len(listed) != len(_shards(store, name)):
+        return [f"{store.path}: {name!r} has {len(_shards(store, name))} shards, the manifest lists {len(listed)}"]
+    return []
+
+
+def _shards(store: Store, name: str) -> list[Shard]:
+    array = store.array(name)
+    assert array.shards is not None
+    size = array.shards[0]
+    return [
+        Shard(name, number, start, min(start + size, array.shape[0]), f"{name}/c/{number}/0/0/0")
+        for number, start in enumerate(range(0, array.shape[0], size))
+    ]
+
+
+@dataclass
+class _Seen:
+    """What is remembered of each sample that could be read."""
+
+    samples: list[int] = field(default_factory=list)
+    sizes: dict[str, list[float]] = field(default_factory=lambda: {"root mean square": [], "largest magnitude": []})
+
+
+def _check_samples(store: Store, name: str, problems_of_files: list[str]) -> list[str]:
+    shards = _shards(store, name)
+    problems, seen = [], _Seen()
+    with progress(f"samples of {name}", len(shards)) as advance:
+        for shard in shards:
+            if not any(line.startswith(f"{store.path / shard.file}:") for line in problems_of_files):
+                problems += _check_shard(store, shard, seen)
             advance("")
-    on_disk = {
-        file.relative_to(path).as_posix()
-        for array in ARRAYS
-        for file in (path / array / "c").rglob("*")
-        if file.is_file()
-    }
-    problems += [f"{path / name}: file is not in the manifest" for name in sorted(on_disk - manifest.keys())]
-    samples = store.card.train_samples + store.card.test_samples
-    for name in ARRAYS:
-        array = store.array(name)
-        if array.shape[0] != samples:
-            problems.append(f"{path}: {name!r} has {array.shape[0]} samples, the card says {samples}")
-        if not problems:
-            problems += _check_samples(path, name, store.read(name, slice(0, samples)))
+    for what, sizes in seen.sizes.items():
+        for sample, size, middle in _outliers(seen.samples, sizes):
+            shard = next(shard for shard in shards if shard.start <= sample < shard.stop)
+            problems.append(
+                f"{store.path / shard.file}: sample {sample} of {name!r} is an outlier: its {what} is {size:.3g}, "
+                f"the median of all samples is {middle:.3g}"
+            )
     return problems
 
 
-def _check_samples(path: Path, name: str, values: np.ndarray) -> list[str]:
-    flat = values.reshape(len(values), -1)
-    finite = np.isfinite(flat).all(axis=1)
-    constant = finite & (flat.max(axis=1) == flat.min(axis=1))
+def _check_shard(store: Store, shard: Shard, seen: _Seen) -> list[str]:
     problems = []
-    for what, marks in (("NaN or Inf", ~finite), ("the same value everywhere", constant)):
-        if marks.any():
-            problems.append(f"{path}: {name!r} has {what} in samples {np.flatnonzero(marks)[:8].tolist()}")
+    step = max(1, _BLOCK_BYTES // (4 * math.prod(store.array(shard.array).shape[1:])))
+    for start in range(shard.start, shard.stop, step):
+        try:
+            values = store.read(shard.array, slice(start, min(start + step, shard.stop)))
+        except DataError as error:
+            return [f"{store.path / shard.file}: {error}"]
+        for sample, one in enumerate(values, start):
+            low, high = float(one.min()), float(one.max())
+            if not (math.isfinite(low) and math.isfinite(high)):
+                problems.append(f"{store.path / shard.file}: sample {sample} of {shard.array!r} has NaN or Inf")
+            elif low == high:
+                problems.append(
+                    f"{store.path / shard.file}: sample {sample} of {shard.array!r} has the same value everywhere"
+                )
+            else:
+                seen.samples.append(sample)
+                seen.sizes["root mean square"].append(math.sqrt(np.square(one, dtype=np.float64).mean()))
+                seen.sizes["largest magnitude"].append(max(abs(low), abs(high)))
     return problems
 
 
-def describe(path: Path) -> dict[str, str]:
-    """The store's card in words."""
-    store = open_store(path)
-    files = [file for file in path.rglob("*") if file.is_file()]
-    card = store.card
-    lines = {
-        "store": str(path),
-        "problem": f"{card.problem} ({card.task})",
-        "samples": f"{card.train_samples} train, {card.test_samples} test",
-    }
-    for name in ARRAYS:
-        array = store.array(name)
-        normaliser = card.normalisers[name]
-        lines[name] = (
-            f"{' x '.join(map(str, array.shape[1:]))} (x, y, channel), {array.dtype}; "
-            f"normalised by mean {normaliser.mean:.6g}, std {normaliser.std:.6g}"
-        )
-    lines["size"] = f"{sum(file.stat().st_size for file in files) / 1e6:.1f} MB in {len(files)} files"
-    for source in card.provenance["sources"]:
-        made = source["generation"]
-        how = ", ".join(f"{key} {value}" for key, value in made.items()) if made else "not made by this package"
-        lines[f"source {source['name']}"] = f"sha256 {source['sha256'][:16]}..., {how}"
-    lines["content hash"] = store.content_hash()
-    return lines
+def _outliers(samples: list[int], sizes: list[float]) -> list[tuple[int, float, float]]:
+    """Sample, its size, and the median, of every sample that is far from the median."""
+    if len(samples) < FEWEST_SAMPLES:
+        return []
+    values = np.array(sizes)
+    middle = float(np.median(values))
+    deviation = max(1.4826 * float(np.median(np.abs(values - middle))), LEAST_DEVIATION * middle)
+    far = np.flatnonzero(np.abs(values - middle) > OUTLIER_DEVIATIONS * deviation)
+    return [(samples[index], sizes[index], middle) for index in far.tolist()]
+
+
+def _check_splits(store: Store) -> list[str]:
+    problems = []
+    for name in ("train", "test"):
+        expected = store.card.split(name)
+        if not np.array_equal(np.asarray(store.array(name)[:]), np.arange(expected.start, expected.stop)):
+            problems.append(f"{store.path / name}: these are not samples {expected.start} to {expected.stop}")
+    return problems

@@ -41,9 +41,11 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _flush(path: Path) -> None:
-    with path.open("rb") as written:
-        os.fsync(written.fileno())
+def flush(*paths: Path) -> None:
+    """Onto the disk, so that a file that has its name has its content too."""
+    for path in paths:
+        with path.open("rb") as written:
+            os.fsync(written.fileno())
 
 
 @contextlib.contextmanager
@@ -53,7 +55,7 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = _temporary_name(path)
     try:
         yield temporary
-        _flush(temporary)
+        flush(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -70,7 +72,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield temporary
         for file in temporary.rglob("*"):
             if file.is_file():
-                _flush(file)
+                flush(file)
         try:
             temporary.rename(path)
         except OSError as error:

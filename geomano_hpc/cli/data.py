@@ -45,45 +45,75 @@ def generate(
 @app.command()
 def convert(
     sources: Annotated[
-        list[Path], typer.Argument(help="One raw file, or two: training and test. MATLAB, HDF5 or NPZ.")
+        list[Path],
+        typer.Argument(help="One raw file, or two: training and test. MATLAB, HDF5, PDEBench, NPY, NPZ or .pt."),
     ],
-    problem: Annotated[str, typer.Option(help="darcy (input -> target) or navier_stokes (frames in -> frames out)")],
+    problem: Annotated[
+        str, typer.Option(help="darcy or burgers (field -> field), or navier_stokes (frames in -> frames out)")
+    ],
     out: Annotated[Path, typer.Option(help="The Zarr store to write.")],
     train: Annotated[int | None, typer.Option(min=1, help="Training samples: the first ones [1000].")] = None,
     test: Annotated[
         int | None, typer.Option(min=1, help="Test samples: the last ones, or the second file's first [200].")
     ] = None,
-    stride: Annotated[int | None, typer.Option(min=1, help="Keep every n-th point [darcy 5, navier_stokes 1].")] = None,
-    input_key: Annotated[str | None, typer.Option(help="Variable that holds the input [coeff, u].")] = None,
+    stride: Annotated[int | None, typer.Option(min=1, help="Keep every n-th point [darcy 5, others 1].")] = None,
+    input_key: Annotated[str | None, typer.Option(help="Variable that holds the input [coeff, u, a].")] = None,
     target_key: Annotated[str | None, typer.Option(help="Variable that holds the target [sol, u].")] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(
+            help="Axes of the raw arrays in their order, out of sample x y t c, such as 'x y t sample'; "
+            "with a comma, those of the input and of the target."
+        ),
+    ] = None,
+    channel: Annotated[int | None, typer.Option(min=0, help="Take this channel of fields with several.")] = None,
+    input_frames: Annotated[int | None, typer.Option(min=1, help="Frames that are given [navier_stokes 10].")] = None,
+    target_frames: Annotated[int | None, typer.Option(min=1, help="Frames to predict [navier_stokes 10].")] = None,
 ) -> None:
     """Convert raw fields into a chunked, sharded Zarr store with statistics, splits and checksums.
+
+    Killed and started again, it goes on where it was. docs/store.md says what is read from each format.
 
     \b
     Examples:
       geomano data convert smooth1.mat smooth2.mat --problem darcy --out data/darcy.zarr
       geomano data convert mine.h5 --problem darcy --input-key k --target-key p --stride 1 --out data/mine.zarr
+      geomano data convert flow.npz --problem navier_stokes --axes "x y t sample" --out data/flow.zarr
       mpirun -n 8 geomano data convert ns.mat --problem navier_stokes --out data/navier_stokes.zarr
     """
     from geomano_hpc.data_prep.convert import convert as write
     from geomano_hpc.data_prep.problems import problem as known
     from geomano_hpc.data_prep.ranks import abort_all, communicator
+    from geomano_hpc.data_prep.store import open_store
 
     if len(sources) > 2:
         raise typer.BadParameter("give one file, or two: training and test", param_hint="SOURCES")
     settings = known(
-        problem, train_samples=train, test_samples=test, stride=stride, input_key=input_key, target_key=target_key
+        problem,
+        train_samples=train,
+        test_samples=test,
+        stride=stride,
+        input_key=input_key,
+        target_key=target_key,
+        axes=axes,
+        channel=channel,
+        input_frames=input_frames,
+        target_frames=target_frames,
     )
     world = communicator()
     with abort_all(world):
         made = write(sources, settings, out, world)
     if world.rank == 0:
-        typer.echo(f"{'wrote' if made else 'already there, reused:'} {out}")
+        _, height, width, _ = open_store(out).array("input").shape
+        size = f"{settings.train_samples} + {settings.test_samples} samples on {height} x {width} points"
+        typer.echo(f"{'wrote' if made else 'already there, reused:'} {out} ({size})")
 
 
 @app.command()
 def verify(store: Store) -> None:
-    """Check every checksum, shape and sample of a store; exit code 1 names what is bad.
+    """Check every checksum, shape and sample of a store; exit code 1 names the bad shard and sample.
+
+    Samples with NaN or Inf, with one value everywhere, or far from all others are bad.
 
     \b
     Example:
@@ -92,22 +122,40 @@ def verify(store: Store) -> None:
     from geomano_hpc.data_prep.verify import verify as check
 
     problems = check(store)
+    for line in problems:
+        typer.echo(line)
     if problems:
-        raise DataError("; ".join(problems))
+        raise DataError(f"{store}: {len(problems)} problem{'s' * (len(problems) > 1)}; the first: {problems[0]}")
     typer.echo(f"{store}: good")
 
 
 @app.command()
-def info(store: Store) -> None:
-    """Show what a store holds and where it came from.
+def info(
+    store: Store,
+    picture: Annotated[
+        Path | None, typer.Option(help="PNG file for a picture of a few samples [beside the store: NAME.png].")
+    ] = None,
+    no_picture: Annotated[bool, typer.Option("--no-picture", help="Print the card only.")] = False,
+) -> None:
+    """Show what a store holds and where it came from, and draw a few of its samples.
 
     \b
-    Example:
+    Examples:
       geomano data info data/darcy.zarr
+      geomano data info data/darcy.zarr --picture darcy.png
     """
-    from geomano_hpc.data_prep.verify import describe
+    from rich.console import Console
+    from rich.table import Table
 
-    lines = describe(store)
-    width = max(map(len, lines))
-    for name, text in lines.items():
-        typer.echo(f"{name:<{width}}  {text}")
+    from geomano_hpc.data_prep.card import describe, draw
+
+    table = Table(show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in describe(store).items():
+        table.add_row(name, text)
+    Console().print(table)
+    if not no_picture:
+        out = picture or store.with_suffix(".png")
+        draw(store, out)
+        typer.echo(f"picture: {out}")

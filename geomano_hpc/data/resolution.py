@@ -52,6 +52,8 @@ def _read_raw(store: Store, samples: slice, stride: int) -> tuple[np.ndarray, np
         card.problem,
         input_key=origin["keys"]["input"],
         target_key=origin["keys"]["target"],
+        axes=origin.get("axes"),
+        channel=origin.get("channel"),
         train_samples=card.train_samples,
         test_samples=card.test_samples,
         stride=stride,

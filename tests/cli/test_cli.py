@@ -107,7 +107,7 @@ def test_traceback_only_with_debug(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_unexpected_error_is_one_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("geomano_hpc.data_prep.verify.describe", lambda _: 1 / 0)
+    monkeypatch.setattr("geomano_hpc.data_prep.card.describe", lambda _: 1 / 0)
     assert geomano("data", "info", "x") == 1
     assert capsys.readouterr().err == "error: ZeroDivisionError: division by zero (not expected: --debug shows where)\n"
 
@@ -116,7 +116,7 @@ def test_interrupt_is_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     def interrupted(_: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("geomano_hpc.data_prep.verify.describe", interrupted)
+    monkeypatch.setattr("geomano_hpc.data_prep.card.describe", interrupted)
     assert geomano("data", "info", "x") == 1
     assert capsys.readouterr().err.strip().endswith("error: interrupted; what was finished is kept")
 

@@ -1,19 +1,21 @@
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import zarr
+from scipy.io import savemat
 
 from geomano_hpc.data_prep import convert as convert_module
+from geomano_hpc.data_prep import shards as shards_module
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.problems import problem
-from geomano_hpc.data_prep.store import StoreCard, open_store, read_manifest
-from geomano_hpc.data_prep.verify import describe, verify
+from geomano_hpc.data_prep.readers import read_field
+from geomano_hpc.data_prep.statistics import combine, moments
+from geomano_hpc.data_prep.store import open_store, read_manifest
+from geomano_hpc.data_prep.unfinished import Unfinished
+from geomano_hpc.data_prep.verify import verify
 from geomano_hpc.errors import DataError
 
 DARCY = problem("darcy", train_samples=10, test_samples=4, stride=2)
@@ -84,44 +86,11 @@ def test_wrong_number_of_axes_is_named(darcy_raw: Path, tmp_path: Path) -> None:
         convert([darcy_raw], settings, tmp_path / "bad.zarr")
 
 
-def test_killed_conversion_has_no_name_and_the_next_one_succeeds(
-    darcy_raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "store.zarr"
-    with monkeypatch.context() as patch:
-        patch.setattr(convert_module, "write_json", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            convert([darcy_raw], DARCY, out)
-    assert not out.exists()
-    assert convert([darcy_raw], DARCY, out)
-    assert verify(out) == []
-
-
 def test_many_samples_make_few_files(darcy_raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convert_module, "SHARD_BYTES", 5 * 9 * 9 * 4)
+    monkeypatch.setattr(shards_module, "SHARD_BYTES", 5 * 9 * 9 * 4)
     convert([darcy_raw], DARCY, tmp_path / "store.zarr")
     assert len(read_manifest(tmp_path / "store.zarr")) == 6  # 14 samples, 5 in a shard, two arrays
     assert verify(tmp_path / "store.zarr") == []
-
-
-def test_flipped_bit_is_found_by_verify_and_by_reading(darcy_store: Path, tmp_path: Path) -> None:
-    path = tmp_path / "copy.zarr"
-    shutil.copytree(darcy_store, path)
-    shard = path / "target" / "c" / "0" / "0" / "0" / "0"
-    content = bytearray(shard.read_bytes())
-    content[20] ^= 1
-    shard.write_bytes(content)
-    assert verify(path) == [f"{shard}: shard does not match its checksum in the manifest"]
-    with pytest.raises(DataError, match=r"copy.zarr: samples 0 to 14 of 'target' cannot be read"):
-        open_store(path).read("target", slice(0, 14))
-
-
-def test_verify_names_files_that_do_not_belong(darcy_store: Path, tmp_path: Path) -> None:
-    path = tmp_path / "copy.zarr"
-    shutil.copytree(darcy_store, path)
-    shard = path / "input" / "c" / "0" / "0" / "0" / "0"
-    shutil.copy(shard, shard.with_name("1"))
-    assert verify(path) == [f"{shard.with_name('1')}: file is not in the manifest"]
 
 
 def test_variables_with_different_numbers_of_samples_are_never_paired(darcy_raw: Path, tmp_path: Path) -> None:
@@ -148,23 +117,75 @@ def test_store_of_another_version_of_the_package_is_reused(
     assert convert([darcy_raw], DARCY, darcy_store) is False
 
 
-def test_verify_names_samples_that_cannot_be_right(darcy_raw: Path, tmp_path: Path) -> None:
+def test_samples_that_are_not_finite_are_numbered_and_nothing_is_left(darcy_raw: Path, tmp_path: Path) -> None:
     raw = tmp_path / "raw.h5"
     shutil.copy(darcy_raw, raw)
     with h5py.File(raw, "r+") as file:
-        file["sol"][2] = 0.5
+        file["sol"][11, 1, 1], file["sol"][3, 2, 2] = np.nan, np.inf  # the first is at a point that is not kept
+    with pytest.raises(DataError, match=r"raw.h5: 'sol': NaN or Inf in 2 samples \(samples 3, 11\)"):
+        convert([raw], DARCY, tmp_path / "bad.zarr")
+    savemat(tmp_path / "raw.mat", {"coeff": read_field(raw, "coeff"), "sol": read_field(raw, "sol")})
+    with pytest.raises(DataError, match=r"raw.mat: 'sol': NaN or Inf in 2 samples \(samples 3, 11\)"):
+        convert([tmp_path / "raw.mat"], DARCY, tmp_path / "bad.zarr")
+    np.savez(tmp_path / "large.npz", coeff=read_field(raw, "coeff"), sol=np.full((14, 17, 17), 1e300))
+    with pytest.raises(DataError, match=r"large.npz: 'sol': NaN or Inf in 14 samples \(samples 0, 1, .*7, ...\)"):
+        convert([tmp_path / "large.npz"], DARCY, tmp_path / "bad.zarr")
+    assert {path.name for path in tmp_path.iterdir()} == {"raw.h5", "raw.mat", "large.npz"}
+
+
+@pytest.mark.parametrize("name", ["v5.mat", "v73.mat", "c.npz", "f.npz"])
+def test_every_format_gives_the_same_shards(darcy_raw: Path, darcy_store: Path, tmp_path: Path, name: str) -> None:
+    keys = ("coeff", "sol")
+    fields = {key: read_field(darcy_raw, key) for key in keys}
+    raw = tmp_path / name
+    if name == "v5.mat":
+        savemat(raw, fields, do_compression=True)
+    elif name == "v73.mat":
+        with h5py.File(raw, "w") as file:
+            for key in keys:
+                file.create_dataset(key, data=fields[key].transpose(), chunks=(4, 4, 14), compression="gzip")
+                file[key].attrs["MATLAB_class"] = np.bytes_("single")
+    else:
+        turn = np.asfortranarray if name == "f.npz" else np.ascontiguousarray
+        np.savez(raw, **{key: turn(field) for key, field in fields.items()})  # type: ignore[arg-type]
     convert([raw], DARCY, tmp_path / "store.zarr")
-    assert verify(tmp_path / "store.zarr") == [
-        f"{tmp_path / 'store.zarr'}: 'target' has the same value everywhere in samples [2]"
-    ]
+    assert read_manifest(tmp_path / "store.zarr") == read_manifest(darcy_store)
+    found, expected = (open_store(path).card.normalisers for path in (tmp_path / "store.zarr", darcy_store))
+    assert found == expected
 
 
-def test_card_is_readable_and_complete(darcy_store: Path) -> None:
-    lines = describe(darcy_store)
-    assert lines["samples"] == "10 train, 4 test"
-    assert "grid 17" in lines["source darcy.h5"]
-    card = open_store(darcy_store).card
-    assert StoreCard.from_json(card.to_json()) == card
+def test_statistics_do_not_suffer_from_a_large_mean() -> None:
+    values = (np.random.default_rng(0).standard_normal((20, 8, 8)) + 1e4).astype(np.float32)
+    exact = values.astype(np.longdouble)
+    found = combine([moments(sample) for sample in values])
+    assert found.mean == pytest.approx(float(exact.mean()), rel=1e-15)
+    assert found.std == pytest.approx(float(exact.std()), rel=1e-13)
+    assert combine([moments(sample) for sample in values[::-1]]) == found
+
+
+def test_store_says_which_sample_came_from_where(darcy_raw: Path, darcy_store: Path, tmp_path: Path) -> None:
+    settings = problem("darcy", train_samples=3, test_samples=2, stride=1)
+    convert([darcy_raw, darcy_raw], settings, tmp_path / "two.zarr")
+    one, two = open_store(darcy_store), open_store(tmp_path / "two.zarr")
+    assert one.array("train")[:].tolist() == list(range(10))  # type: ignore[union-attr]
+    assert one.array("test")[:].tolist() == list(range(10, 14))  # type: ignore[union-attr]
+    assert two.array("source_file")[:].tolist() == [0, 0, 0, 1, 1]  # type: ignore[union-attr]
+    assert two.array("source_sample")[:].tolist() == [0, 1, 2, 0, 1]  # type: ignore[union-attr]
+    assert one.card.provenance["sources"][0]["generation"]["problem"] == "darcy"
+
+
+def test_other_process_at_work_and_other_unfinished_work(
+    darcy_raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    work = Unfinished(tmp_path / "store.zarr")
+    with work.begin({"another": "job"}):
+        (work.store / "left.txt").write_text("over")
+        with pytest.raises(DataError, match="another process is converting to this store"):
+            convert([darcy_raw], DARCY, tmp_path / "store.zarr")
+    assert convert([darcy_raw], DARCY, tmp_path / "store.zarr")
+    assert "an unfinished conversion of other files or settings" in caplog.text
+    assert verify(tmp_path / "store.zarr") == []
+    assert [path.name for path in tmp_path.iterdir()] == ["store.zarr"]
 
 
 def test_what_is_not_a_store_is_refused(tmp_path: Path, darcy_store: Path) -> None:
@@ -176,55 +197,9 @@ def test_what_is_not_a_store_is_refused(tmp_path: Path, darcy_store: Path) -> No
     shutil.copytree(darcy_store, tmp_path / "old.zarr")
     attributes = zarr.open_group(tmp_path / "old.zarr").attrs
     attributes["geomano"] = {**attributes["geomano"], "format": 0}  # type: ignore[dict-item]
-    with pytest.raises(DataError, match="store format 0, this version reads 1"):
+    with pytest.raises(DataError, match="store format 0, this version reads 1 and 2"):
         open_store(tmp_path / "old.zarr")
     shutil.copytree(darcy_store, tmp_path / "partial.zarr")
     (tmp_path / "partial.zarr" / "manifest.json").unlink()
     with pytest.raises(DataError, match="not complete"):
         open_store(tmp_path / "partial.zarr")
-
-
-mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun on this machine")
-AS_ROOT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-def mpi_convert(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        "mpirun",
-        "-n",
-        "2",
-        "--oversubscribe",
-        sys.executable,
-        "-m",
-        "geomano_hpc",
-        "data",
-        "convert",
-        *arguments,
-    ]
-    return subprocess.run(command, env=AS_ROOT, capture_output=True, text=True, timeout=120, check=False)
-
-
-@mpirun
-def test_two_mpi_ranks_write_the_same_bytes_as_one(darcy_raw: Path, darcy_store: Path, tmp_path: Path) -> None:
-    out = tmp_path / "mpi.zarr"
-    sizes = ("--problem", "darcy", "--train", "10", "--test", "4", "--stride", "2")
-    done = mpi_convert(str(darcy_raw), *sizes, "--out", str(out))
-    assert done.returncode == 0, done.stderr
-    assert files_of(out) == files_of(darcy_store)
-
-
-@mpirun
-def test_an_error_ends_all_mpi_ranks(tmp_path: Path) -> None:
-    done = mpi_convert("missing.mat", "--problem", "darcy", "--out", str(tmp_path / "x.zarr"))
-    assert done.returncode == 1
-    assert "missing.mat: no such file" in done.stderr
-
-
-def test_ranks_that_mpi_does_not_see_are_an_error() -> None:
-    """The wrong launcher gives several worlds of size 1 and exit code 0."""
-    program = "from geomano_hpc.data_prep.ranks import communicator; communicator()"
-    environment = {**os.environ, "SLURM_STEP_NUM_TASKS": "2"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    if shutil.which("mpirun"):
-        assert "the launcher started 2 processes (SLURM_STEP_NUM_TASKS) but MPI sees 1" in done.stderr
