@@ -57,12 +57,13 @@ class Solver:
     def to_field(self, w: Array) -> Field:
         return self.library.numpy(self.library.backward(w, self.n))
 
-    def _velocity(self, w: Array) -> tuple[Array, Array]:
+    def velocity(self, w: Array) -> tuple[Array, Array]:
+        """Of the modes that are kept."""
         turned = 1j * w
         self.transforms_done += 2
         return self.library.backward(turned * self._to_u, self.n), self.library.backward(turned * self._to_v, self.n)
 
-    def _tendency(self, u: Array, v: Array) -> Array:
+    def tendency(self, u: Array, v: Array) -> Array:
         """Forcing minus advection, from the velocity."""
         self.transforms_done += 2
         tendency = self.library.forward(u * v) * self._from_uv
@@ -77,11 +78,11 @@ class Solver:
         w_half = half * w
         halfway = 0.5 * dt
         k1 = half * k1
-        k2 = self._tendency(*self._velocity(w_half + halfway * k1))
-        k3 = self._tendency(*self._velocity(w_half + halfway * k2))
+        k2 = self.tendency(*self.velocity(w_half + halfway * k1))
+        k3 = self.tendency(*self.velocity(w_half + halfway * k2))
         w_full = half * w_half
         k3 = half * k3
-        k4 = self._tendency(*self._velocity(w_full + dt * k3))
+        k4 = self.tendency(*self.velocity(w_full + dt * k3))
         # half k1 + 2 half k2 + 2 half k3 + k4, where k1 and k3 carry their factor already
         return w_full + (dt / 6) * (half * (k1 + 2 * k2) + 2 * k3 + k4)
 
@@ -89,7 +90,7 @@ class Solver:
         """Integrate spectra [B, ...] over a duration, each with steps below its Courant limit as the flow changes."""
         left = np.full(len(w), duration)
         while left.any():
-            u, v = self._velocity(w)
+            u, v = self.velocity(w)
             speed = self.library.largest(abs(u) + abs(v))
             if not np.isfinite(speed).all():
                 raise DataError(
@@ -97,6 +98,6 @@ class Solver:
                 )
             limit = np.minimum(self.largest_step, self.courant / (self.n * np.maximum(speed, 1e-12)))
             dt = left / np.maximum(np.ceil(left / limit), 1.0)  # 0 where a sample has arrived: it stands still
-            w = self._runge_kutta(w, self._tendency(u, v), self.library.array(dt[:, None, None]))
+            w = self._runge_kutta(w, self.tendency(u, v), self.library.array(dt[:, None, None]))
             left = np.where(left - dt > 1e-12 * duration, left - dt, 0.0)
         return w
