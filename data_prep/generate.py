@@ -27,6 +27,7 @@ from geomano_hpc.progress import progress
 
 VERSIONS = {"darcy": darcy.VERSION, "navier_stokes": navier_stokes.VERSION, "burgers": burgers.VERSION}
 VISCOSITIES = {"navier_stokes": 1e-5, "burgers": 0.1}
+BATCH = 16  # samples that torch solves at once, and at most so many are lost with a killed rank
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def generate(
     """
     assert generation.transforms == (transforms.name if transforms else "scipy")
     world = world or SingleProcess()
-    parts = Parts(out, generation.parameters(), generation.samples)
+    parts = unfinished(generation, out)
     missing = world.bcast(_missing(parts) if world.rank == 0 else None)
     if missing is None:
         return False
@@ -128,6 +129,12 @@ def generate(
         parts.assemble(last)
     world.allgather(None)  # nobody returns before the file has its name
     return True
+
+
+def unfinished(generation: Generation, out: Path) -> Parts:
+    """Where the work on a file is kept. Its blocks follow from the generation, and are many, to be shared evenly."""
+    length = BATCH if generation.transforms != "scipy" else max(1, min(BATCH, generation.samples // 256))
+    return Parts(out, generation.parameters(), generation.samples, length)
 
 
 def _missing(parts: Parts) -> list[range] | None:

@@ -1,7 +1,7 @@
 """The unfinished work of a generation: one file for each block of samples, beside the raw file that they will become.
 
 A part appears whole or not at all, whoever made it, so a generation that was killed goes on with the missing blocks.
-Which samples make a block follows from their number only: any number of ranks and workers makes the same parts.
+Any number of ranks and workers makes the same parts.
 """
 
 import json
@@ -20,16 +20,12 @@ Fields = dict[str, np.ndarray]
 _DESCRIPTION = "generation.json"
 
 
-def block_length(samples: int) -> int:
-    """Small enough to share evenly, at most 16: little is lost with a killed job, and a GPU has a batch to work on."""
-    return max(1, min(16, samples // 64))
-
-
 @dataclass(frozen=True)
 class Parts:
     out: Path
     parameters: dict[str, Any]
     samples: int
+    block_length: int
 
     @property
     def folder(self) -> Path:
@@ -49,8 +45,8 @@ class Parts:
             )
 
     def blocks(self) -> list[range]:
-        length = block_length(self.samples)
-        return [range(start, min(start + length, self.samples)) for start in range(0, self.samples, length)]
+        starts = range(0, self.samples, self.block_length)
+        return [range(start, min(start + self.block_length, self.samples)) for start in starts]
 
     def missing(self) -> list[range]:
         return [block for block in self.blocks() if not self._file(block).exists()]

@@ -46,7 +46,7 @@ def measure(quick: bool) -> list[Measurement]:
     ]
     if len(os.sched_getaffinity(0)) > 1:
         short = (Generation("darcy", 16, 201), Generation("navier_stokes", 16, 32))
-        long = (Generation("darcy", 64, 421), Generation("navier_stokes", 16, 64))
+        long = (Generation("darcy", 64, 421), Generation("navier_stokes", 32, 64))
         for generation in short if quick else long:
             steps.append(partial(two_ranks_against_one, generation, 1 if quick else 3, bar=not quick))
     measured = []
@@ -177,7 +177,7 @@ def _time_darcy(n: int, rounds: int) -> Content:
     across, along = -rows[1:-1].ravel(), -east.ravel()[:-1]
     matrix = diags_array([diagonal.ravel(), along, along, across, across], offsets=[0, 1, -1, n - 2, 2 - n]).tocsc()
     ones = np.ones((n - 2) ** 2)
-    symmetric = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.0, "options": {"SymmetricMode": True}}
+    symmetric: Content = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.0, "options": {"SymmetricMode": True}}
     solvers: dict[str, Callable[[], np.ndarray]] = {
         "ours": lambda: darcy.solve_on_nodes(a).ravel(),
         "spsolve MMD_AT_PLUS_A": lambda: spsolve(matrix, ones, permc_spec="MMD_AT_PLUS_A"),
@@ -211,6 +211,7 @@ def _time_generation(generation: Content, out: str, workers: int) -> Content:
 
 if __name__ == "__main__":
     task = json.loads(sys.argv[1])
-    answer = {"darcy": _time_darcy, "generate": _time_generation}[task.pop("what")](**task)
+    tasks: dict[str, Callable[..., Content]] = {"darcy": _time_darcy, "generate": _time_generation}
+    answer = tasks[task.pop("what")](**task)
     if answer:
         print(json.dumps(answer))

@@ -14,8 +14,7 @@ import pytest
 from geomano_hpc.cli.app import main
 from geomano_hpc.data.torch_transforms import TorchTransforms
 from geomano_hpc.data_prep import generate as module
-from geomano_hpc.data_prep.generate import Generation, generate, make_samples, provenance
-from geomano_hpc.data_prep.parts import Parts
+from geomano_hpc.data_prep.generate import Generation, generate, make_samples, provenance, unfinished
 from geomano_hpc.errors import ConfigError, DataError
 
 SMALL = Generation("darcy", samples=9, grid=12)
@@ -29,9 +28,9 @@ def mpirun(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=AS_ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("problem", ["darcy", "navier_stokes", "burgers"])
-def test_sample_has_the_same_bits_in_any_order_and_company(problem: str) -> None:
-    how = Generation(problem, samples=5, grid=12, viscosity=0.1)
+@pytest.mark.parametrize(("problem", "viscosity"), [("darcy", None), ("navier_stokes", 1e-3), ("burgers", 0.1)])
+def test_sample_has_the_same_bits_in_any_order_and_company(problem: str, viscosity: float | None) -> None:
+    how = Generation(problem, samples=5, grid=12, viscosity=viscosity)
     forth, back = make_samples(how, range(5)), make_samples(how, [4, 2])
     for key in forth:
         assert np.array_equal(forth[key][[4, 2]], back[key])
@@ -83,7 +82,7 @@ def test_solver_has_the_same_bits_for_any_number_of_blas_threads() -> None:
 def test_killed_generation_leaves_no_file_and_goes_on_where_it_was(workers: int, tmp_path: Path) -> None:
     generation = Generation("darcy", samples=40, grid=201)
     out, whole = tmp_path / "data.h5", tmp_path / "whole.h5"
-    parts = Parts(out, generation.parameters(), generation.samples)
+    parts = unfinished(generation, out)
     arguments = ["darcy", "--samples", "40", "--grid", "201", "--workers", str(workers), "--out", str(out)]
     job = subprocess.Popen([*GENERATE, *arguments], stderr=subprocess.DEVNULL, start_new_session=True)
     wait_until(lambda: parts.folder.exists() and len(parts.missing()) < 37)
@@ -143,8 +142,15 @@ def test_same_data_is_reused_and_other_data_is_never_overwritten(tmp_path: Path)
     assert provenance(file) == {"problem": "darcy", "samples": 9, "grid": 12, "seed": 0, "generator": 2}
 
 
+@pytest.mark.parametrize(("samples", "blocks"), [(3, 3), (300, 300), (1200, 300), (100_000, 6250)])
+def test_blocks_are_many_and_hold_every_sample_once(samples: int, blocks: int) -> None:
+    found = unfinished(Generation("darcy", samples, 12), Path("data.h5")).blocks()
+    assert len(found) == blocks
+    assert [index for block in found for index in block] == list(range(samples))
+
+
 def test_unfinished_work_of_another_generation_is_an_error(tmp_path: Path) -> None:
-    Parts(tmp_path / "data.h5", Generation("darcy", samples=9, grid=13).parameters(), 9).open()
+    unfinished(Generation("darcy", samples=9, grid=13), tmp_path / "data.h5").open()
     with pytest.raises(DataError, match="holds the unfinished work of"):
         generate(SMALL, tmp_path / "data.h5", workers=1)
 
