@@ -14,32 +14,58 @@ Store = Annotated[Path, typer.Argument(help="A prepared store, such as data/darc
 
 @app.command()
 def generate(
-    problem: Annotated[str, typer.Argument(help="darcy or navier_stokes")],
+    problem: Annotated[str, typer.Argument(help="darcy, navier_stokes or burgers")],
     out: Annotated[Path, typer.Option(help="The raw HDF5 file to write.")],
     samples: Annotated[int, typer.Option(min=1, help="How many samples.")] = 1200,
     grid: Annotated[
-        int | None, typer.Option(min=8, help="Points per side [421 for darcy, 64 for navier_stokes].")
+        int | None,
+        typer.Option(min=8, help="Points per side in the file [421 darcy, 64 navier_stokes, 1024 burgers]."),
+    ] = None,
+    solve_grid: Annotated[
+        int | None,
+        typer.Option(min=8, help="Solve on so many, a multiple of --grid [navier_stokes 4 times --grid, else --grid]."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Sample i depends on the seed and i only.")] = 0,
-    viscosity: Annotated[float, typer.Option(help="Navier-Stokes only.")] = 1e-5,
-    workers: Annotated[int, typer.Option(min=0, help="Processes; 0 takes all cores.")] = 0,
+    viscosity: Annotated[float | None, typer.Option(help="[navier_stokes 1e-5, burgers 0.1]")] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes of each rank; 0 takes all cores of a single rank, one of several.")
+    ] = 0,
+    device: Annotated[
+        str | None,
+        typer.Option(help="navier_stokes: solve in batches with torch on cpu or cuda [one by one with scipy]."),
+    ] = None,
 ) -> None:
     """Solve the benchmark's equations for random inputs, after the FNO authors' recipe, and write a raw file.
 
-    The FNO authors solve Navier-Stokes on 256 points a side and keep every fourth: --grid 256 here, and
-    --stride 4 when converting.
+    Killed and started again, it makes only what is missing. The file is the same for any number of ranks and workers.
 
     \b
-    Example:
+    Examples:
       geomano data generate darcy --samples 1200 --grid 421 --out data/darcy.h5
+      mpirun -n 8 geomano data generate navier_stokes --samples 1200 --out data/navier_stokes.h5
+      geomano data generate navier_stokes --device cuda --out data/navier_stokes.h5
+      geomano data generate burgers --viscosity 0.01 --out data/burgers.h5
     """
     from geomano_hpc.data_prep.generate import Generation
     from geomano_hpc.data_prep.generate import generate as make
-    from geomano_hpc.data_prep.problems import problem as known
+    from geomano_hpc.data_prep.ranks import abort_all, communicator
 
-    size = grid or {"darcy": 421, "navier_stokes": 64}[known(problem).name]
-    made = make(Generation(problem, samples, size, seed, viscosity), out, workers)
-    typer.echo(f"{'wrote' if made else 'already there, reused:'} {out}")
+    grid = grid or {"navier_stokes": 64, "burgers": 1024}.get(problem, 421)
+    solve_grid = solve_grid or (4 * grid if problem == "navier_stokes" else grid)
+    world = communicator()
+    with abort_all(world):
+        transforms = None
+        if device is not None:
+            from geomano_hpc.data.torch_transforms import TorchTransforms
+
+            transforms = TorchTransforms(device, world.rank)
+            typer.echo(f"rank {world.rank}: solving in batches with torch on {transforms.device}", err=True)
+        library = transforms.name if transforms else "scipy"
+        made = make(
+            Generation(problem, samples, grid, seed, viscosity, solve_grid, library), out, workers, world, transforms
+        )
+    if world.rank == 0:
+        typer.echo(f"{'wrote' if made else 'already there, reused:'} {out}")
 
 
 @app.command()

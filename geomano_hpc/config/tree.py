@@ -12,12 +12,14 @@ from geomano_hpc.config.strict import Strict
 class GenerateConfig(Strict):
     """How to make the data where the store is missing: the FNO recipe at a size of one's own."""
 
-    problem: Literal["darcy", "navier_stokes"]
+    problem: Literal["darcy", "navier_stokes", "burgers"]
     train_samples: int = Field(gt=0)
     test_samples: int = Field(gt=0)
     grid: int = Field(ge=8, description="points per side that the equation is solved on")
     stride: int = Field(default=1, ge=1, description="keep every stride-th point of the solved grid")
-    viscosity: float = Field(default=1e-5, gt=0, description="Navier-Stokes only")
+    viscosity: float | None = Field(
+        default=None, gt=0, description="Navier-Stokes (by default 1e-5) and Burgers (by default 0.1)"
+    )
     seed: int = Field(default=0, ge=0)
 
 

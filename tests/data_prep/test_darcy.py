@@ -26,10 +26,42 @@ def direct_solution(a: np.ndarray) -> np.ndarray:
     return spsolve(matrix / step**2, np.ones(m * m)).reshape(m, m)
 
 
-@pytest.mark.parametrize("n", [9, 40])
+def medium(n: int, seed: int = 0) -> np.ndarray:
+    return darcy.threshold(darcy.gaussian_random_field(np.random.default_rng(seed), n))
+
+
+@pytest.mark.parametrize("n", [4, 9, 40, 129])
 def test_solver_agrees_with_a_sparse_direct_solve(n: int) -> None:
-    a = darcy.threshold(darcy.gaussian_random_field(np.random.default_rng(0), n))
-    np.testing.assert_allclose(darcy.solve_on_nodes(a), direct_solution(a), rtol=1e-7)
+    a = medium(n)
+    direct = direct_solution(a)
+    np.testing.assert_allclose(darcy.solve_on_nodes(a), direct, atol=1e-9 * direct.max())
+    np.testing.assert_allclose(darcy.solve_on_nodes(a, 1e-12), direct, atol=1e-12 * direct.max())
+
+
+@pytest.mark.parametrize("n", [20, 421])
+def test_true_residual_is_below_what_is_promised(n: int) -> None:
+    """Of -div(a grad u) = 1, not the one that the iteration carries along."""
+    a = medium(n)
+    padded = np.zeros((n, n))
+    padded[1:-1, 1:-1] = darcy.solve_on_nodes(a)
+    left = np.empty((n - 2, n - 2))
+    darcy.FivePointOperator(a).apply(padded, out=left)
+    assert np.linalg.norm(left - 1.0) < 1e-8 * (n - 2)
+
+
+def test_iterations_do_not_grow_with_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    apply = darcy.SinePoissonSolver.apply
+
+    def counted(self: darcy.SinePoissonSolver, r: np.ndarray, out: np.ndarray) -> None:
+        counts[-1] += 1
+        apply(self, r, out)
+
+    monkeypatch.setattr(darcy.SinePoissonSolver, "apply", counted)
+    for n in (41, 161, 321):
+        counts.append(0)
+        darcy.solve_on_nodes(medium(n, seed=n))
+    assert max(counts) < 25
 
 
 def test_solution_for_a_constant_coefficient_is_the_known_series() -> None:
@@ -67,9 +99,7 @@ def test_coefficient_that_is_not_positive_is_an_error(wrong: float) -> None:
 
 def test_solver_that_does_not_converge_is_an_error() -> None:
     with pytest.raises(DataError, match="after 2 iterations"):
-        darcy.solve_on_nodes(
-            darcy.threshold(darcy.gaussian_random_field(np.random.default_rng(0), 20)), most_iterations=2
-        )
+        darcy.solve_on_nodes(medium(20), most_iterations=2)
 
 
 def test_sample_depends_on_seed_and_index_only() -> None:
