@@ -30,9 +30,15 @@ class Batch:
 
 @dataclass
 class DataWait:
-    """How long the training stood still for its data."""
+    """How long the training stood still for its data: the time inside `with` blocks."""
 
     seconds: float = 0.0
+
+    def __enter__(self) -> None:
+        self._entered = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._entered
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,9 @@ class Split:
         wait = wait or DataWait()
         if not (isinstance(self.input_SHWC, StreamedField) and isinstance(self.target_SHWC, StreamedField)):
             for samples in schedule:
-                started = time.perf_counter()
-                batch = self.batch(samples)
-                wait.seconds += time.perf_counter() - started
-                yield batch
+                with wait:
+                    batch = [self.batch(samples)]
+                yield batch.pop()  # no reference stays here, so that the next one may take its memory
             return
         ahead: deque[tuple[InFlight, InFlight]] = deque()
         try:
@@ -89,18 +94,18 @@ class Split:
 
 
 def _pick(field: Field, samples: torch.Tensor) -> torch.Tensor:
-    if isinstance(field, StreamedField) or not torch.cuda.is_available():
+    if isinstance(field, StreamedField):
         return field[samples]
-    pinned = torch.empty((len(samples), *field.shape[1:]), pin_memory=True)
+    if not torch.cuda.is_available():
+        return torch.from_numpy(field.numpy()[samples.numpy()])  # copies whole samples: twice as fast as torch's own
+    pinned = torch.empty((len(samples), *field.shape[1:]), dtype=field.dtype, pin_memory=True)
     return torch.index_select(field, 0, samples, out=pinned)
 
 
 def _finish(ahead: deque[tuple[InFlight, InFlight]], wait: DataWait) -> Batch:
-    started = time.perf_counter()
     given, target = ahead.popleft()
-    batch = Batch(given.wait(), target.wait())
-    wait.seconds += time.perf_counter() - started
-    return batch
+    with wait:
+        return Batch(given.wait(), target.wait())
 
 
 def samples_of(store: Store, name: str, most_samples: int | None) -> slice:
