@@ -96,10 +96,9 @@ class Split:
 def _pick(field: Field, samples: torch.Tensor) -> torch.Tensor:
     if isinstance(field, StreamedField):
         return field[samples]
-    if not torch.cuda.is_available():
-        return torch.from_numpy(field.numpy()[samples.numpy()])  # copies whole samples: twice as fast as torch's own
-    pinned = torch.empty((len(samples), *field.shape[1:]), dtype=field.dtype, pin_memory=True)
-    return torch.index_select(field, 0, samples, out=pinned)
+    # Memory of torch's, always aligned to 64 bytes: what is computed must not depend on where a batch happens to lie.
+    out = torch.empty((len(samples), *field.shape[1:]), dtype=field.dtype, pin_memory=torch.cuda.is_available())
+    return torch.index_select(field, 0, samples, out=out)  # copies whole samples: twice as fast as field[samples]
 
 
 def _finish(ahead: deque[tuple[InFlight, InFlight]], wait: DataWait) -> Batch:
