@@ -44,7 +44,7 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP_INSTALL) --editable ".[dev]"
+	$(PIP_INSTALL) --editable ".[dev,fast-io]"
 	$(PIP_INSTALL) --no-deps $(BASELINES)
 	@touch $@
 

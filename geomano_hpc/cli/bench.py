@@ -1,4 +1,4 @@
-"""geomano bench kernels | accuracy"""
+"""geomano bench kernels | accuracy | data"""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -110,6 +110,38 @@ def accuracy(
     changes = dict(split_override(text) for text in set_ or [])
     out = out or Path("benchmarks") / f"accuracy-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
     content = bench_accuracy(contests, seeds, changes, runs, at_once, out)
+    for line in table(content):
+        typer.echo(line)
+    typer.echo(f"wrote {out}", err=True)
+
+
+@app.command()
+def data(
+    part: Annotated[
+        list[str] | None, typer.Option(help="generation, conversion or loading; may be repeated. All by default.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Less data and fewer rounds: noisier, in seconds.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file for the numbers. By default benchmarks/data-DATE.json.")
+    ] = None,
+) -> None:
+    """Time how data is generated, converted and loaded, against the plain way to do it in the same run.
+
+    What gives wrong numbers gets no time. Speeds are ratios, each with its bar: times on a busy machine mean little.
+
+    \b
+    Examples:
+      geomano bench data
+      geomano bench data --part loading --quick
+    """
+    from geomano_hpc.bench.data import PARTS, bench_data, table
+    from geomano_hpc.errors import ConfigError
+
+    unknown = [name for name in part or [] if name not in PARTS]
+    if unknown:
+        raise ConfigError(f"unknown part {unknown[0]!r}; choose from {', '.join(PARTS)}")
+    out = out or Path("benchmarks") / f"data-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    content = bench_data(part or PARTS, quick, out)
     for line in table(content):
         typer.echo(line)
     typer.echo(f"wrote {out}", err=True)

@@ -28,6 +28,17 @@ class DataConfig(Strict):
     train_samples: int | None = Field(default=None, gt=0, description="use only the first so many training samples")
     test_samples: int | None = Field(default=None, gt=0, description="use only the first so many test samples")
     generate: GenerateConfig | None = None
+    loading: Literal["auto", "memory", "stream"] = Field(
+        default="auto", description="samples in memory, once per node, or read ahead from disk; auto: memory if it fits"
+    )
+    memory_budget_gib: float | None = Field(
+        default=None, gt=0, description="what auto may take of a node's memory; half of what is free by default"
+    )
+    engine: Literal["auto", "direct", "tensorstore", "zarr"] = Field(
+        default="auto", description="what reads the store; auto: the fastest that is there"
+    )
+    prefetch: int = Field(default=4, gt=0, description="streamed: batches that are read ahead")
+    reader_threads: int | None = Field(default=None, gt=0, description="up to four by default, at most one per core")
 
 
 class LossConfig(Strict):

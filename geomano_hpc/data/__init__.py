@@ -1,8 +1,22 @@
-"""Reading prepared stores for training: tensors in memory, deterministic batches, normalisers."""
+"""Reading prepared stores for training: samples in memory or streamed, deterministic batches, normalisers."""
 
-from geomano_hpc.data.batches import epoch_batches, share_of_rank
-from geomano_hpc.data.fields import Split, load_split
+from geomano_hpc.data.batches import GlobalBatch, epoch_batches, share_of_rank, training_batches
+from geomano_hpc.data.fields import Batch, DataWait, Split, load_split
+from geomano_hpc.data.loading import Loaded, load_splits
 from geomano_hpc.data.prepare import ensure_store
 from geomano_hpc.data_prep.store import Normaliser
 
-__all__ = ["Normaliser", "Split", "ensure_store", "epoch_batches", "load_split", "share_of_rank"]
+__all__ = [
+    "Batch",
+    "DataWait",
+    "GlobalBatch",
+    "Loaded",
+    "Normaliser",
+    "Split",
+    "ensure_store",
+    "epoch_batches",
+    "load_split",
+    "load_splits",
+    "share_of_rank",
+    "training_batches",
+]

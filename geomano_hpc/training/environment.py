@@ -26,6 +26,8 @@ PACKAGES = (
     "tensorboard",
     "numpy",
     "scipy",
+    "numcodecs",
+    "tensorstore",
     "neuraloperator",
 )
 

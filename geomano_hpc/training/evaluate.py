@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from geomano_hpc.config import GeomanoConfig
-from geomano_hpc.data import load_split, share_of_rank
+from geomano_hpc.data import load_split, load_splits, share_of_rank
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.models import build_model
@@ -21,9 +21,8 @@ def mean_error(model: nn.Module, task: Task, batch_size: int, device: torch.devi
     model.eval()
     total = torch.zeros((), dtype=torch.float64)
     mine = share_of_rank(torch.arange(len(task.split)), ranks.rank, ranks.world_size)
-    for samples in mine.split(batch_size):
-        if len(samples):
-            total += task.errors(model, samples, device).double().sum().cpu()
+    for batch in task.split.batches(mine.split(batch_size) if len(mine) else ()):
+        total += task.errors(model, batch, device).double().sum().cpu()
     model.train()
     if ranks.world_size > 1:
         total = total.to(device)
@@ -38,7 +37,11 @@ def load_trained(folder: RunFolder, store: Path | None = None, resolution: int |
     if not folder.weights_file.is_file():
         raise GeomanoError(f"{folder.path}: the run has no trained weights yet (no {folder.weights_file.name})")
     opened, samples = open_store(store or recipe.data.store), None if store else recipe.data.test_samples
-    split = load_split(opened, "test", samples, resolution)
+    if resolution is None:
+        data = recipe.data.model_copy(update={"test_samples": samples})
+        split = load_splits(opened, data, ("test",)).splits["test"]
+    else:
+        split = load_split(opened, "test", samples, resolution)
     grid = trained_grid(folder.weights_file)
     if isinstance(recipe.model, GeomanoConfig) and recipe.model.encoder == "global" and grid != split.grid:
         raise GeomanoError(

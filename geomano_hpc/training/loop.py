@@ -1,19 +1,20 @@
 """The training of one run, from its recipe to result.json. Started again, it goes on from its newest checkpoint."""
 
 import contextlib
+import itertools
 import json
 import logging
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
 
 from geomano_hpc.atomic import write_json
 from geomano_hpc.config import GeomanoConfig, Recipe
-from geomano_hpc.data import ensure_store, epoch_batches, load_split, share_of_rank
+from geomano_hpc.data import Batch, DataWait, GlobalBatch, ensure_store, load_splits, share_of_rank, training_batches
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import DataError, GeomanoError
 from geomano_hpc.kernels import BackendStatus, ready_backend
@@ -96,8 +97,8 @@ class Training:
         config = recipe.training
         store = open_store(recipe.data.store)
         self.problem = store.card.problem
-        train_split = load_split(store, "train", recipe.data.train_samples)
-        test_split = load_split(store, "test", recipe.data.test_samples)
+        loaded = load_splits(store, recipe.data)
+        train_split, test_split = loaded.splits["train"], loaded.splits["test"]
         self.task, self.test_task = (
             Task(split, recipe.loss.gradient_weight, recipe.compute.precision) for split in (train_split, test_split)
         )
@@ -110,9 +111,11 @@ class Training:
         self.engine: Engine = start_engine(model, config, config.epochs * steps_per_epoch, ranks)
         backend = _scan_backend(recipe)
         if ranks.is_main:
-            self._record_start(describe_environment(ranks, backend, store.content_hash()))
+            environment = describe_environment(ranks, backend, store.content_hash())
+            self._record_start({**environment, "data_loading": loaded.record})
         self.position = load_newest(folder.checkpoints, self.engine)
         self.steps_per_epoch = steps_per_epoch
+        self.data_wait = DataWait()
 
     def run(self) -> dict[str, Any]:
         config = self.recipe.training
@@ -122,9 +125,12 @@ class Training:
             f"training {self.recipe.name}: {self.parameters} parameters, {len(self.task.split)} samples, "
             f"epochs {self.position.epoch + 1} to {config.epochs} on {self.engine.device}"
         )
-        with progress(self.recipe.name, left, shown=self.ranks.is_main) as advance:
+        with (
+            contextlib.closing(self._batches(self.position.epoch + 1)) as batches,
+            progress(self.recipe.name, left, shown=self.ranks.is_main) as advance,
+        ):
             for epoch in range(self.position.epoch + 1, config.epochs + 1):
-                line = self._epoch(epoch, advance)
+                line = self._epoch(epoch, batches, advance)
                 if metrics is not None:
                     metrics.write(line)
                     logger.info("epoch %d/%d %s", epoch, config.epochs, _words(line))
@@ -134,12 +140,26 @@ class Training:
             metrics.close()
         return self._finish() if self.ranks.is_main else {}
 
-    def _epoch(self, epoch: int, advance: Advance) -> dict[str, Any]:
+    def _batches(self, first_epoch: int, first_step: int = 0) -> Generator[tuple[GlobalBatch, Batch]]:
+        """Every step that is left, with this rank's samples of it; the samples of the next steps are read meanwhile."""
         config = self.recipe.training
-        started = time.perf_counter()
+        plan = (len(self.task.split), config.batch_size, config.seed, config.epochs, first_epoch, first_step)
+        schedule = (self._share(step.samples) for step in training_batches(*plan))
+        yield from zip(training_batches(*plan), self.task.split.batches(schedule, self.data_wait), strict=True)
+
+    def _share(self, batch: torch.Tensor) -> torch.Tensor:
+        """A last batch may have fewer samples than ranks: a rank without one computes the first, and counts it as 0."""
+        mine = share_of_rank(batch, self.ranks.rank, self.ranks.world_size)
+        return mine if len(mine) else batch[:1]
+
+    def _epoch(self, epoch: int, batches: Iterator[tuple[GlobalBatch, Batch]], advance: Advance) -> dict[str, Any]:
+        config = self.recipe.training
+        started, waited = time.perf_counter(), self.data_wait.seconds
         total = 0.0
-        for batch in epoch_batches(len(self.task.split), config.batch_size, config.seed, epoch):
-            loss = self._batch_loss(batch)
+        for step, fields in itertools.islice(batches, self.steps_per_epoch):
+            assert step.epoch == epoch
+            batch = step.samples
+            loss = self._batch_loss(batch, fields)
             batch_loss = self.engine.sum_over_ranks(loss.detach().clone()).item()
             if not math.isfinite(batch_loss):
                 reason = f"the loss is {batch_loss} in epoch {epoch}, samples {batch.tolist()}"
@@ -148,7 +168,7 @@ class Training:
             self.engine.step(loss)
             total += batch_loss
             advance(f"epoch {epoch}/{config.epochs} loss {batch_loss / len(batch):.4f}")
-        seconds = time.perf_counter() - started
+        seconds, waited = time.perf_counter() - started, self.data_wait.seconds - waited
         self.position = Position(epoch, epoch * self.steps_per_epoch)
         samples = len(self.task.split)
         evaluate = epoch % config.evaluate_every == 0 or epoch == config.epochs
@@ -160,14 +180,13 @@ class Training:
             "lr": self.engine.scheduler.get_last_lr()[0],
             "seconds": seconds,
             "samples_per_second": samples / seconds,
+            "data_wait_share": waited / seconds,
         }
 
-    def _batch_loss(self, batch: torch.Tensor) -> torch.Tensor:
-        mine = share_of_rank(batch, self.ranks.rank, self.ranks.world_size)
-        if len(mine):
-            return self.task.training_loss(self.engine.deepspeed, mine, self.engine.device)
-        # A last batch with fewer samples than ranks: take part in the step without a share in its loss.
-        return 0.0 * self.task.training_loss(self.engine.deepspeed, batch[:1], self.engine.device)
+    def _batch_loss(self, batch: torch.Tensor, fields: Batch) -> torch.Tensor:
+        loss = self.task.training_loss(self.engine.deepspeed, fields, self.engine.device)
+        # A rank without a sample in the batch takes part in the step without a share in its loss.
+        return loss if self.ranks.rank < len(batch) else 0.0 * loss
 
     def _test_error(self) -> float:
         batch_size = self.recipe.training.batch_size
@@ -210,4 +229,5 @@ def _scan_backend(recipe: Recipe) -> BackendStatus | None:
 
 def _words(line: dict[str, Any]) -> str:
     test = "" if line["test_rel_l2"] is None else f" test rel-L2 {line['test_rel_l2']:.5f}"
-    return f"loss {line['train_loss']:.5f}{test} lr {line['lr']:.2e} {line['samples_per_second']:.1f} samples/s"
+    speed = f"{line['samples_per_second']:.1f} samples/s, {line['data_wait_share']:.1%} waiting for data"
+    return f"loss {line['train_loss']:.5f}{test} lr {line['lr']:.2e} {speed}"

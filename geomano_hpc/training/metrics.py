@@ -13,6 +13,7 @@ _CURVES = {
     "test_rel_l2": "rel_l2/test",
     "lr": "training/lr",
     "samples_per_second": "training/samples_per_second",
+    "data_wait_share": "training/data_wait_share",
 }
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from geomano_hpc.data import Split
+from geomano_hpc.data import Batch, Split
 from geomano_hpc.training.losses import gradient_loss, relative_l2
+
+Samples = torch.Tensor | Batch  # numbers of samples of the split, or samples that are loaded already
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Task:
     gradient_weight: float
     precision: str = "float32"
 
-    def training_loss(self, model: nn.Module, samples: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def training_loss(self, model: nn.Module, samples: Samples, device: torch.device) -> torch.Tensor:
         """Sum over the samples of L_rL2 + gradient_weight * L_g; over the frames too, in a rollout."""
         input_BHWC, target_BHWC = self._fields(samples, device)
         if self.split.task == "steady":
@@ -35,7 +37,7 @@ class Task:
         return torch.stack(losses).sum()
 
     @torch.no_grad()
-    def predict(self, model: nn.Module, samples: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def predict(self, model: nn.Module, samples: Samples, device: torch.device) -> torch.Tensor:
         """The prediction for the whole target [B, H, W, C]; a rollout feeds on its own frames."""
         input_BHWC, target_BHWC = self._fields(samples, device)
         if self.split.task == "steady":
@@ -46,13 +48,13 @@ class Task:
             frames = torch.cat([frames, self._step(model, frames[..., -window:])], dim=-1)
         return frames[..., window:]
 
-    def errors(self, model: nn.Module, samples: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def errors(self, model: nn.Module, samples: Samples, device: torch.device) -> torch.Tensor:
         """Relative L2 of each sample [B], over all frames of a rollout together."""
         _, target_BHWC = self._fields(samples, device)
         return relative_l2(self.predict(model, samples, device), target_BHWC)
 
-    def _fields(self, samples: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.split.input_SHWC[samples].to(device), self.split.target_SHWC[samples].to(device)
+    def _fields(self, samples: Samples, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        return (samples if isinstance(samples, Batch) else self.split.batch(samples)).to(device)
 
     def _step(self, model: nn.Module, input_BHWC: torch.Tensor) -> torch.Tensor:
         """One call of the model, under autocast where the precision is not float32; losses are always in float32."""

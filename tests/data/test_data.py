@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from geomano_hpc.config import DataConfig, GenerateConfig
-from geomano_hpc.data import Normaliser, ensure_store, epoch_batches, load_split, share_of_rank
+from geomano_hpc.data import Normaliser, ensure_store, epoch_batches, load_split, share_of_rank, training_batches
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import DataError
 
@@ -16,6 +16,18 @@ def test_an_epoch_visits_every_sample_once_and_the_next_one_in_another_order() -
     assert first.tolist() != second.tolist()
     assert torch.equal(first, torch.cat(epoch_batches(10, 4, seed=0, epoch=1)))
     assert not torch.equal(first, torch.cat(epoch_batches(10, 4, seed=1, epoch=1)))
+
+
+def test_batches_from_any_step_on_are_those_of_an_undisturbed_training() -> None:
+    plan = {"samples": 10, "batch_size": 4, "seed": 3, "epochs": 3}
+    whole = list(training_batches(**plan))
+    assert [(batch.epoch, batch.step) for batch in whole] == [(e, s) for e in (1, 2, 3) for s in range(3)]
+    for done, following in enumerate(whole):
+        rest = list(training_batches(**plan, first_epoch=following.epoch, first_step=following.step))
+        assert len(rest) == len(whole) - done
+        for found, expected in zip(rest, whole[done:], strict=True):
+            assert (found.epoch, found.step) == (expected.epoch, expected.step)
+            assert torch.equal(found.samples, expected.samples)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])

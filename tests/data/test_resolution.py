@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from geomano_hpc.data import load_split
+from geomano_hpc.data import Batch, Split, load_split
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.store import open_store
@@ -15,12 +16,16 @@ from geomano_hpc.errors import DataError
 SIZES = {"train_samples": 10, "test_samples": 4}
 
 
+def fields(split: Split) -> Batch:
+    return split.batch(torch.arange(len(split)))
+
+
 def test_coarser_grid_comes_out_of_the_store(darcy_store: Path) -> None:
     """9 points a side are 8 intervals: every second point gives 5."""
     whole, half = (load_split(open_store(darcy_store), "test", None, points) for points in (None, 5))
     assert half.grid == (5, 5)
-    assert np.array_equal(half.input_SHWC, whole.input_SHWC[:, ::2, ::2])
-    assert np.array_equal(half.target_SHWC, whole.target_SHWC[:, ::2, ::2])
+    assert np.array_equal(fields(half).input_BHWC, fields(whole).input_BHWC[:, ::2, ::2])
+    assert np.array_equal(fields(half).target_BHWC, fields(whole).target_BHWC[:, ::2, ::2])
     assert half.input_normaliser == whole.input_normaliser
 
 
@@ -31,8 +36,8 @@ def test_finer_grid_comes_out_of_the_raw_file_beside_the_store(darcy_raw: Path, 
     expected = load_split(open_store(fine), name, 3)
     found = load_split(open_store(darcy_store), name, 3, resolution=17)
     assert found.grid == (17, 17)
-    assert np.array_equal(found.input_SHWC, expected.input_SHWC)
-    assert np.array_equal(found.target_SHWC, expected.target_SHWC)
+    assert np.array_equal(fields(found).input_BHWC, fields(expected).input_BHWC)
+    assert np.array_equal(fields(found).target_BHWC, fields(expected).target_BHWC)
 
 
 def test_periodic_grid_of_a_rollout_is_divided(navier_stokes_store: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from geomano_hpc.config import Recipe, to_yaml
+from geomano_hpc.data import Batch
 from geomano_hpc.errors import DataError, GeomanoError
 from geomano_hpc.training import loop
 from geomano_hpc.training.loop import train
@@ -21,10 +22,10 @@ def stop_after(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the training die in the middle of the epoch after this one."""
     original = loop.Training._batch_loss
 
-    def dying(self: loop.Training, batch: torch.Tensor) -> torch.Tensor:
+    def dying(self: loop.Training, batch: torch.Tensor, fields: Batch) -> torch.Tensor:
         if self.position.epoch == epoch:
             raise KeyboardInterrupt
-        return original(self, batch)
+        return original(self, batch, fields)
 
     monkeypatch.setattr(loop.Training, "_batch_loss", dying)
 

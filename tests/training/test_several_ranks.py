@@ -27,9 +27,13 @@ def two_ranks(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def test_two_ranks_follow_the_curve_of_one(tiny_recipe: Recipe, tmp_path: Path) -> None:
-    """Ten samples in batches of three: the last batch has one sample, so one of the two ranks has none."""
-    recipe = changed(tiny_recipe, batch_size=3)
-    (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
+    """Ten samples in batches of three: the last batch has one sample, so one of the two ranks has none. Of the three
+    test samples one rank judges two. Two ranks stream their samples, one has them in memory."""
+    content = changed(tiny_recipe, batch_size=3).model_dump()
+    content["data"]["test_samples"] = 3
+    recipe = Recipe.model_validate(content)
+    content["data"]["loading"] = "stream"
+    (tmp_path / "recipe.yaml").write_text(to_yaml(Recipe.model_validate(content)))
     done = two_ranks(tmp_path, "recipe.yaml", "--out", "two")
     assert done.returncode == 0, done.stderr
     one, two = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "two")

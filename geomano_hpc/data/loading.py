@@ -1,0 +1,117 @@
+"""Load the splits of a store as the recipe says: in memory, once per node, or streamed; chosen aloud and recorded."""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from geomano_hpc.config import DataConfig
+from geomano_hpc.data.engines import SampleReader, choose_engine, open_reader
+from geomano_hpc.data.fields import Field, Split, samples_of
+from geomano_hpc.data.node_memory import Node, find_node, raise_everywhere, shared_bytes
+from geomano_hpc.data.stream import Readers, StreamedField
+from geomano_hpc.data_prep.store import ARRAYS, Store
+from geomano_hpc.errors import ConfigError
+from geomano_hpc.progress import progress
+
+logger = logging.getLogger(__name__)
+
+_GIB = 1 << 30
+_ALIGNMENT = 4096
+# Without data.memory_budget_gib: what stays free is for the model, its gradients, and the page cache.
+_SHARE_OF_FREE_MEMORY = 0.5
+
+
+@dataclass(frozen=True)
+class Loaded:
+    splits: dict[str, Split]
+    record: dict[str, Any]  # what was chosen and from which numbers, for environment.json
+
+
+def load_splits(store: Store, config: DataConfig, names: Sequence[str] = ("train", "test")) -> Loaded:
+    """Every rank of the world calls it."""
+    most = {"train": config.train_samples, "test": config.test_samples}
+    samples = {name: samples_of(store, name, most[name]) for name in names}
+    engine = choose_engine(config.engine, store)
+    readers = {array: open_reader(engine, store, array) for array in ARRAYS}
+    parts = [(reader, samples[name]) for name in names for reader in readers.values()]
+    node = find_node()
+    record = _choose(config, sum(_bytes(reader, part) for reader, part in parts), node)
+    threads = Readers.start(config.reader_threads, config.prefetch)
+    if record["loading"] == "memory":
+        fields = _in_memory(parts, node, threads)
+        threads.pool.shutdown()
+    else:
+        fields = [StreamedField(reader, part, threads) for reader, part in parts]
+    normalisers = [store.card.normalisers[name] for name in ARRAYS]
+    splits = {
+        name: Split(store.card.task, fields[2 * number], fields[2 * number + 1], *normalisers)
+        for number, name in enumerate(names)
+    }
+    return Loaded(splits, {**record, "engine": engine})
+
+
+def _choose(config: DataConfig, size: int, node: Node) -> dict[str, Any]:
+    if config.memory_budget_gib is not None:
+        budget, source = int(config.memory_budget_gib * _GIB), "data.memory_budget_gib"
+    else:
+        budget, source = int(_SHARE_OF_FREE_MEMORY * node.free_bytes), f"{_SHARE_OF_FREE_MEMORY:.0%} of the free memory"
+    loading = config.loading
+    if loading == "auto":
+        loading = "memory" if size <= budget else "stream"
+    elif loading == "memory" and size > node.free_bytes:
+        raise ConfigError(
+            f"data.loading memory: the samples take {size / _GIB:.2f} GiB, {node.free_bytes / _GIB:.2f} GiB are free; "
+            "set data.loading=stream"
+        )
+    shared = f", one copy for {len(node.ranks)} ranks of the node" if len(node.ranks) > 1 else ""
+    logger.info(
+        f"data.loading {config.loading}: {loading}{shared if loading == 'memory' else ''}. The samples take "
+        f"{size / _GIB:.3f} GiB, {node.free_bytes / _GIB:.2f} GiB are free, "
+        f"the budget is {budget / _GIB:.2f} GiB ({source})"
+    )
+    return {
+        "loading": loading,
+        "asked_for": {"loading": config.loading, "engine": config.engine},
+        "sample_bytes": size,
+        "free_bytes": node.free_bytes,
+        "budget_bytes": budget,
+        "ranks_sharing": len(node.ranks),
+    }
+
+
+def _bytes(reader: SampleReader, samples: slice) -> int:
+    return 4 * (samples.stop - samples.start) * int(np.prod(reader.array.shape[1:]))
+
+
+def _in_memory(parts: Sequence[tuple[SampleReader, slice]], node: Node, threads: Readers) -> list[Field]:
+    """Decode all samples into memory of the node. Each of its ranks decodes its share of them."""
+    starts = [0]
+    for reader, samples in parts:
+        starts.append(-(-(starts[-1] + _bytes(reader, samples)) // _ALIGNMENT) * _ALIGNMENT)
+    memory = shared_bytes(starts[-1], node)
+    fields = []
+    for start, (reader, samples) in zip(starts, parts, strict=False):
+        values = memory[start : start + _bytes(reader, samples)].view(np.float32)
+        fields.append(values.reshape(samples.stop - samples.start, *reader.array.shape[1:]))
+    work = [
+        (reader, samples.start + row, field[row])
+        for field, (reader, samples) in zip(fields, parts, strict=True)
+        for row in range(node.index, len(field), len(node.ranks))
+    ]
+    reads: list[Future[None]] = [threads.pool.submit(reader.read_into, *where) for reader, *where in work]
+    failure = None
+    try:
+        with progress("load", len(reads), shown=node.rank == 0 and starts[-1] > _GIB) as advance:
+            for read in reads:
+                read.result()
+                advance("")
+    except Exception as error:
+        threads.pool.shutdown(cancel_futures=True)
+        failure = error
+    raise_everywhere(failure)  # and nobody goes on before the others have decoded their share
+    return [torch.from_numpy(field) for field in fields]
