@@ -85,7 +85,7 @@ def test_finished_study_does_not_need_its_data(recipe_file: Path, tmp_path: Path
 
 
 def test_local_runs_share_threads_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert share_of_machine(0, 2) == {"OMP_NUM_THREADS": "4"}
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

@@ -134,6 +134,8 @@ def test_data_that_changed_between_two_starts_is_an_error(
         with pytest.raises(KeyboardInterrupt):
             train(recipe, folder)
     manifest = store / "manifest.json"
-    manifest.write_text(manifest.read_text() + " ")
+    content = json.loads(manifest.read_text())
+    content["sha256"]["input/c/0/0/0/0"] = "0" * 64
+    manifest.write_text(json.dumps(content))
     with pytest.raises(DataError, match="the data changed since"):
         train(recipe, folder)
