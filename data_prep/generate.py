@@ -26,7 +26,7 @@ from geomano_hpc.errors import ConfigError, DataError
 from geomano_hpc.progress import progress
 
 VERSIONS = {"darcy": darcy.VERSION, "navier_stokes": navier_stokes.VERSION, "burgers": burgers.VERSION}
-VISCOSITIES = {"navier_stokes": 1e-5, "burgers": 0.1}
+VISCOSITIES = {"navier_stokes": 1e-5, "burgers": 0.01}
 BATCH = 16  # samples that torch solves at once, and at most so many are lost with a killed rank
 
 
@@ -38,7 +38,7 @@ class Generation:
     samples: int
     grid: int  # points per side in the file
     seed: int = 0
-    viscosity: float | None = None  # None: the FNO benchmark's. Darcy flow has none.
+    viscosity: float | None = None  # None: that of VISCOSITIES. Darcy flow has none.
     solve_grid: int | None = None  # points per side that the equation is solved on: a multiple of `grid`
     transforms: str = "scipy"
 

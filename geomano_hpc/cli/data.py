@@ -26,7 +26,7 @@ def generate(
         typer.Option(min=8, help="Solve on so many, a multiple of --grid [navier_stokes 4 times --grid, else --grid]."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Sample i depends on the seed and i only.")] = 0,
-    viscosity: Annotated[float | None, typer.Option(help="[navier_stokes 1e-5, burgers 0.1]")] = None,
+    viscosity: Annotated[float | None, typer.Option(help="[navier_stokes 1e-5, burgers 0.01]")] = None,
     workers: Annotated[
         int, typer.Option(min=0, help="Processes of each rank; 0 takes all cores of a single rank, one of several.")
     ] = 0,
@@ -44,7 +44,7 @@ def generate(
       geomano data generate darcy --samples 1200 --grid 421 --out data/darcy.h5
       mpirun -n 8 geomano data generate navier_stokes --samples 1200 --out data/navier_stokes.h5
       geomano data generate navier_stokes --device cuda --out data/navier_stokes.h5
-      geomano data generate burgers --viscosity 0.01 --out data/burgers.h5
+      geomano data generate burgers --viscosity 0.001 --grid 4096 --out data/burgers.h5
     """
     from geomano_hpc.data_prep.generate import Generation
     from geomano_hpc.data_prep.generate import generate as make

@@ -18,7 +18,7 @@ class GenerateConfig(Strict):
     grid: int = Field(ge=8, description="points per side that the equation is solved on")
     stride: int = Field(default=1, ge=1, description="keep every stride-th point of the solved grid")
     viscosity: float | None = Field(
-        default=None, gt=0, description="Navier-Stokes (by default 1e-5) and Burgers (by default 0.1)"
+        default=None, gt=0, description="Navier-Stokes (by default 1e-5) and Burgers (by default 0.01)"
     )
     seed: int = Field(default=0, ge=0)
 

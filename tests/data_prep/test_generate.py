@@ -192,7 +192,7 @@ def test_burgers_file_has_a_line_before_and_after(tmp_path: Path) -> None:
     assert layout(file) == {"a": (2, 16), "u": (2, 16)}
     found = provenance(file)
     assert found is not None
-    assert found["viscosity"] == 0.1
+    assert found["viscosity"] == 0.01
 
 
 def test_device_is_chosen_loudly_and_stands_in_the_provenance(
