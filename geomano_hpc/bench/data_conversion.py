@@ -34,7 +34,7 @@ _KEYS = ("coeff", "sol")
 
 def measure(quick: bool) -> list[Measurement]:
     """Darcy's two files at 421 x 421, every point kept; fewer samples and one round for `quick`."""
-    samples, rounds, hostile_mib = (16, 1, 64) if quick else (94, 3, 1536)
+    samples, rounds, hostile_mib = (16, 1, 64) if quick else (188, 3, 1536)
     with TemporaryDirectory() as folder:
         work = Path(folder)
         files = [_matlab_file(work / f"smooth{number}.mat", samples, number) for number in (1, 2)]
