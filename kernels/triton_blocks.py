@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 NOMINAL_MULTIPROCESSORS = 108  # an A100; for where there is no GPU
 SEQUENCE_TILE = 32  # steps between the states that a 1d forward keeps; fixed, since forward and backward must agree
+BUNDLED_ROWS = 12 * 144  # of sixteen channels, on chip: the bundle of the Navier-Stokes recipe, 110 registers a thread
 SHORTEST_CHUNK = 8  # tiles of a sequence: each chunk reads the parameters again
 
 
@@ -21,10 +22,15 @@ class Blocks(NamedTuple):
     threads: int = 256
     chunks: int = 1  # of the traversal, at most
     sweep_channels: int = 0  # of the sweeps of a backward, which hold less; 0: as the others
+    bundle: int = 1  # blocks of channels that a program of the 1d backward walks in every tile
 
     @property
     def positions(self) -> int:
         return self.tile_h * self.tile_w
+
+    @property
+    def program_channels(self) -> int:
+        return self.channels * self.bundle
 
     @property
     def for_sweeps(self) -> "Blocks":
@@ -32,8 +38,9 @@ class Blocks(NamedTuple):
 
 
 def forward_blocks(
-    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4
-) -> Blocks:
+    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4,
+    dstate: int = 16,
+) -> Blocks:  # fmt: skip
     if kind == "1d":
         widths = (128, 64, 32, 16) if rank <= 16 or element_bytes == 4 else (64, 32, 16)
         blocks = _fitting([Blocks(1, SEQUENCE_TILE, width) for width in widths], channels)
@@ -47,12 +54,16 @@ def forward_blocks(
 
 
 def backward_blocks(
-    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4
-) -> Blocks:
+    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4,
+    dstate: int = 16,
+) -> Blocks:  # fmt: skip
     if kind == "1d":
-        widths = (64, 32, 16) if rank <= 16 else (32, 16)
-        sweep = 128 if channels > 64 else 0
-        blocks = _fitting([Blocks(1, SEQUENCE_TILE, width, sweep_channels=sweep) for width in widths], channels)
+        blocks = Blocks(1, SEQUENCE_TILE, 16, sweep_channels=128 if channels > 64 else 0)
+        # What a block keeps on chip between tiles: five tables of dstates, two of ranks (triton_backward).
+        rows = 5 * _power_of_2(dstate) + 2 * 16 * -(-rank // 16)
+        at_most = 4 * max(1, min(4, BUNDLED_ROWS // (4 * rows)))
+        count = -(-channels // blocks.channels)
+        blocks = blocks._replace(bundle=-(-count // -(-count // at_most)))
         return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
     blocks = Blocks(8, 16, 16, sweep_channels=32 if channels > 16 else 16)
     return _in_chunks(blocks, batch, channels, -(-max(height, width) // 8), processors)
@@ -63,6 +74,11 @@ def warps(threads: int, warp_size: int) -> int:
     return 4 if warp_size == 64 else threads // 32
 
 
+def _power_of_2(number: int) -> int:
+    """The next, as the sides of Triton's tensors are."""
+    return 1 << (number - 1).bit_length()
+
+
 def _fitting(choices: list[Blocks], channels: int) -> Blocks:
     """The first that is not twice as wide as the channels."""
     return next((blocks for blocks in choices if blocks.channels < 2 * channels), choices[-1])
@@ -70,5 +86,5 @@ def _fitting(choices: list[Blocks], channels: int) -> Blocks:
 
 def _in_chunks(blocks: Blocks, batch: int, channels: int, most: int, processors: int) -> Blocks:
     """One chunk if that gives every multiprocessor a program, else enough for that, or as many as possible."""
-    programs = batch * -(-channels // blocks.for_sweeps.channels)
+    programs = batch * -(-channels // max(blocks.program_channels, blocks.sweep_channels))
     return blocks._replace(chunks=max(1, min(most, -(-processors // programs))))

@@ -101,12 +101,11 @@ class Plan:
         self.dstate_block = max(2, triton.next_power_of_2(self.dstate))
 
     @property
-    def sizes(self) -> tuple[int, int, int, int, int, str, int, int]:
+    def sizes(self) -> tuple[int, int, int, int, int, str, int, int, int]:
         """What block sizes depend on."""
-        x, kind = self.inputs.x, self.settings.kind
-        return (
-            self.batch, self.height, self.width, self.channels, self.rank, kind, _multiprocessors(x), x.element_size()
-        )  # fmt: skip
+        x = self.inputs.x
+        shape = (self.batch, self.height, self.width, self.channels, self.rank)
+        return (*shape, self.settings.kind, _multiprocessors(x), x.element_size(), self.dstate)
 
     def forth(self, order: ScanOrder, blocks: Blocks) -> Cut:
         """The traversal of Algorithm 2."""
@@ -145,6 +144,17 @@ class Plan:
             "BE": blocks.channels, "N_BLOCK": self.dstate_block, "EVEN": self.channels % blocks.channels == 0,
             # One stage: a pipelined loop would read the next tile's carry before this tile has written it.
             "num_warps": warps(blocks.threads, 64 if torch.version.hip else 32), "num_stages": 1,
+        }  # fmt: skip
+
+    def sequence_arguments(self, k: int, blocks: Blocks, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The given ones as the 1d backward takes them: activations as rows of points, channel blocks in bundles."""
+        x = self.inputs.x.contiguous()
+        dt, B, C = (t[..., k, :].flatten(0, 2) for t in (self.inputs.dt, self.inputs.B, self.inputs.C))
+        arguments = {name: value for name, value in arguments.items() if name != "RANK_BLOCK"}
+        return arguments | {
+            "x": x, "dt": dt, "B": B, "C": C, "dt_row": dt.stride(0), "B_row": B.stride(0), "P": blocks.positions,
+            "blocks": triton.cdiv(self.channels, blocks.program_channels), "bundle": blocks.bundle,
+            "QUADS": triton.cdiv(blocks.bundle, 4), "RANK_PIECES": triton.cdiv(self.rank, 16),
         }  # fmt: skip
 
     def activations(self, k: int, order: ScanOrder) -> dict[str, Any]:

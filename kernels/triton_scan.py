@@ -132,7 +132,7 @@ def backward(
 
     dx = plan.empty(*inputs.x.shape)
     ddt, dB, dC = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (inputs.dt, inputs.B, inputs.C))
-    partial = plan.empty(triton.cdiv(E, blocks.channels), N + N + r, *points)
+    partial = plan.empty(triton.cdiv(E, blocks.program_channels), N + N + r, *points)
     parameters = ["dA", "dD", "dbias"] + ["dR"] * needs_R + ["dweight"] * (r > 0)
     gradients: dict[str, list[torch.Tensor]] = {name: [] for name in parameters}
     with torch.cuda.device_of(inputs.x):
@@ -142,24 +142,26 @@ def backward(
             states = shared | plan.activations(k, order)
             adjoint = shared | plan.activations(k, back.order)
             adjoint |= walk(dy, back.order).arguments("x") | {"B": adjoint["C"]}
-
-            arguments = (
-                states | plan.arguments(k, blocks) | walk(dy, order).arguments("dy") | walk(dx, order).arguments("dx")
-            )
-            arguments |= walk(ddt[..., k, :], order).arguments("ddt")
-            arguments |= walk(partial, order, grid_axis=3).steps("point")
-            arguments |= {"dBC": walk(partial, order, grid_axis=3).corner, "NEEDS_R": needs_R}
-            arguments |= {"positions": batch * plan.height * plan.width, "first": int(k == 0)}
-            arguments |= {name: forth.arguments[name] for name in ("HT", "WT", "TH", "TW")}
+            of_points = walk(partial, order, grid_axis=3)
+            arguments = plan.arguments(k, blocks) | {"NEEDS_R": needs_R, "first": int(k == 0)}
+            arguments |= {"positions": batch * plan.height * plan.width, "HT": forth.rows, "WT": forth.columns}
             if plan.two_d:
                 hor, ver = _sweep(plan, forth, sweeping, states, adjoint=False)
                 adjoint_ver, adjoint_hor = _sweep(plan, back, sweeping, adjoint, adjoint=True)
+                arguments |= plan.activations(k, order) | walk(ddt[..., k, :], order).arguments("ddt")
+                arguments |= walk(dy, order).arguments("dy") | walk(dx, order).arguments("dx")
+                arguments |= of_points.steps("point") | {"dBC": of_points.corner}
                 arguments |= {"P_hor": hor, "P_ver": ver, "Q_hor": adjoint_hor, "Q_ver": adjoint_ver}
                 arguments |= {"state_rows": forth.length, "adjoint_rows": back.length}
+                arguments |= {"TH": forth.tile_h, "TW": forth.tile_w}
                 parts, kernel = back.tiles_w * forth.tiles_w, grid_backward_kernel
             else:
                 kept = carries.view(K, -1)[k]
                 entries = _sweep(plan, back, sweeping, adjoint, adjoint=True)[1] if back.chunks > 1 else kept
+                arguments = plan.sequence_arguments(k, blocks, arguments)
+                arguments |= {"dy": dy.contiguous(), "dx": dx, "ddt": ddt[..., k, :], "ddt_row": ddt.stride(2)}
+                arguments |= {"dBC": partial, "corner": of_points.corner.storage_offset()}
+                arguments |= {"point_i": of_points.i, "point_j": of_points.j}
                 arguments |= {"kept": kept, "entries": entries, "ENTRY": back.chunks > 1}
                 arguments |= {"chunks": forth.chunks, "per_chunk": forth.per_chunk}
                 parts, kernel = forth.chunks, backward_kernel
