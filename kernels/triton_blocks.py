@@ -2,13 +2,14 @@
 the traversal as it takes to fill a GPU.
 
 A block of channels reads B, C and a low-rank dt again, so wide blocks save traffic; a tile of a grid has carries along
-its edges, so large tiles save traffic too. `triton_compile` shows which of them do not spill.
+its edges, so tall tiles (and in the backward large ones) save traffic too. `triton_compile` shows what does not spill.
 """
 
 from typing import NamedTuple
 
 NOMINAL_MULTIPROCESSORS = 108  # an A100; for where there is no GPU
 SEQUENCE_TILE = 32  # steps between the states that a 1d forward keeps; fixed, since forward and backward must agree
+BUNDLED_ROWS = 12 * 144  # of sixteen channels, on chip: the bundle of the Navier-Stokes recipe, 110 registers a thread
 SHORTEST_CHUNK = 8  # tiles of a sequence: each chunk reads the parameters again
 
 
@@ -21,10 +22,15 @@ class Blocks(NamedTuple):
     threads: int = 256
     chunks: int = 1  # of the traversal, at most
     sweep_channels: int = 0  # of the sweeps of a backward, which hold less; 0: as the others
+    bundle: int = 1  # blocks of channels that a program of the backward walks in every tile
 
     @property
     def positions(self) -> int:
         return self.tile_h * self.tile_w
+
+    @property
+    def program_channels(self) -> int:
+        return self.channels * self.bundle
 
     @property
     def for_sweeps(self) -> "Blocks":
@@ -32,35 +38,47 @@ class Blocks(NamedTuple):
 
 
 def forward_blocks(
-    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4
-) -> Blocks:
+    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4,
+    dstate: int = 16,
+) -> Blocks:  # fmt: skip
     if kind == "1d":
         widths = (128, 64, 32, 16) if rank <= 16 or element_bytes == 4 else (64, 32, 16)
         blocks = _fitting([Blocks(1, SEQUENCE_TILE, width) for width in widths], channels)
         return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
-    wide = _fitting([Blocks(8, 8, 64), Blocks(8, 8, 32), Blocks(16, 16, 16)], channels)
-    if batch * -(-channels // wide.channels) >= processors:
-        return wide
-    # Chunks are swept twice, with their carries: here a tile with half the edges saves more than wide blocks.
-    large = Blocks(16, 16, 16) if rank <= 16 else Blocks(8, 16, 16)
-    return _in_chunks(large, batch, channels, -(-max(height, width) // large.tile_h), processors)
+    # Tall tiles: carries along the rows stay on chip, and those along the columns leave it once in tile_h rows.
+    tall = max(4, min(16, 256 // _power_of_2(dstate)))
+    choices = [Blocks(tall, 4 if rank <= 16 else 2, 64), Blocks(tall, 8, 32), Blocks(tall, 16, 16)]
+    blocks = _fitting(choices, channels)
+    if batch * -(-channels // blocks.channels) < processors:
+        blocks = _fitting(choices[1:], channels)
+    return _in_chunks(blocks, batch, channels, -(-max(height, width) // blocks.tile_h), processors)
 
 
 def backward_blocks(
-    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4
-) -> Blocks:
+    batch: int, height: int, width: int, channels: int, rank: int, kind: str, processors: int, element_bytes: int = 4,
+    dstate: int = 16,
+) -> Blocks:  # fmt: skip
     if kind == "1d":
-        widths = (64, 32, 16) if rank <= 16 else (32, 16)
-        sweep = 128 if channels > 64 else 0
-        blocks = _fitting([Blocks(1, SEQUENCE_TILE, width, sweep_channels=sweep) for width in widths], channels)
+        blocks = Blocks(1, SEQUENCE_TILE, 16, sweep_channels=128 if channels > 64 else 0)
+        # What a block keeps on chip between tiles: five tables of dstates, two of ranks (triton_backward).
+        rows = 5 * _power_of_2(dstate) + 2 * 16 * -(-rank // 16)
+        at_most = 4 * max(1, min(4, BUNDLED_ROWS // (4 * rows)))
+        count = -(-channels // blocks.channels)
+        blocks = blocks._replace(bundle=-(-count // -(-count // at_most)))
         return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
-    blocks = Blocks(8, 16, 16, sweep_channels=32 if channels > 16 else 16)
+    bundle = min(16, -(-channels // 8))
+    blocks = Blocks(8, 16, 8, sweep_channels=32 if channels > 16 else 16, bundle=bundle)
     return _in_chunks(blocks, batch, channels, -(-max(height, width) // 8), processors)
 
 
 def warps(threads: int, warp_size: int) -> int:
     """Warps of a program. With warps of 64 (AMD) always four, that is 256 threads."""
     return 4 if warp_size == 64 else threads // 32
+
+
+def _power_of_2(number: int) -> int:
+    """The next, as the sides of Triton's tensors are."""
+    return 1 << (number - 1).bit_length()
 
 
 def _fitting(choices: list[Blocks], channels: int) -> Blocks:
@@ -70,5 +88,7 @@ def _fitting(choices: list[Blocks], channels: int) -> Blocks:
 
 def _in_chunks(blocks: Blocks, batch: int, channels: int, most: int, processors: int) -> Blocks:
     """One chunk if that gives every multiprocessor a program, else enough for that, or as many as possible."""
-    programs = batch * -(-channels // blocks.for_sweeps.channels)
+    sequential = blocks.tile_h == 1  # a grid's backward has a program for every tile, so its sweeps are what counts
+    widest = max(blocks.program_channels, blocks.sweep_channels) if sequential else blocks.for_sweeps.channels
+    programs = batch * -(-channels // widest)
     return blocks._replace(chunks=max(1, min(most, -(-processors // programs))))

@@ -16,7 +16,7 @@ from geomano_hpc.kernels.triton_backward_grid import grid_backward_kernel
 from geomano_hpc.kernels.triton_blocks import SEQUENCE_TILE, Blocks, backward_blocks, forward_blocks
 from geomano_hpc.kernels.triton_chunks import combine_kernel
 from geomano_hpc.kernels.triton_forward import forward_kernel
-from geomano_hpc.kernels.triton_plan import Cut, Plan, unit_last_stride, walk
+from geomano_hpc.kernels.triton_plan import Cut, Plan, walk
 
 _COMBINED_COLUMNS = 8  # of one program, which reads A once for all of them
 _MODES = {"OUTPUT": False, "KEEP": False, "ADJOINT": False, "ENTRY": False, "ENDS": False}
@@ -54,7 +54,7 @@ def forward(
             kept = carries.view(len(settings.orders), -1)[k] if keep else y
             modes = {"OUTPUT": True, "KEEP": keep, "ENTRY": cut.chunks > 1}
             arguments |= {"first": int(k == 0), "kept": kept, "P_hor": hor, "P_ver": ver, "span": y}
-            arguments |= walk(y, order).arguments("y")
+            arguments |= {"y": walk(y, order).corner}
             _launch(forward_kernel, plan.grid(cut, blocks), _forward_arguments(cut, arguments, modes))
     return y.to(inputs.x.dtype), carries
 
@@ -65,7 +65,7 @@ def _forward_arguments(cut: Cut, arguments: dict[str, Any], modes: dict[str, boo
 
 def _sweep_arguments(arguments: dict[str, Any], hor: torch.Tensor, ver: torch.Tensor) -> dict[str, Any]:
     """Of a forward kernel without output, which never follows y."""
-    unused = {"y": hor, "y_b": 0, "y_i": 0, "y_j": 0, "kept": hor, "span": hor}
+    unused = {"y": hor, "kept": hor, "span": hor}
     return arguments | unused | {"first": 0, "P_hor": hor, "P_ver": ver, "CORRECTION": 0}
 
 
@@ -127,12 +127,12 @@ def backward(
     sweeping = blocks.for_sweeps
     K, N, E, r, batch = len(settings.orders), plan.dstate, plan.channels, plan.rank, plan.batch
     needs_R = needs_R and inputs.R is not None
-    dy = unit_last_stride(dy)
+    dy = dy.contiguous()  # as x and dx are
     points = (batch, plan.height, plan.width)
 
     dx = plan.empty(*inputs.x.shape)
     ddt, dB, dC = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (inputs.dt, inputs.B, inputs.C))
-    partial = plan.empty(triton.cdiv(E, blocks.channels), N + N + r, *points)
+    partial = plan.empty(triton.cdiv(E, blocks.program_channels), N + N + r, *points)
     parameters = ["dA", "dD", "dbias"] + ["dR"] * needs_R + ["dweight"] * (r > 0)
     gradients: dict[str, list[torch.Tensor]] = {name: [] for name in parameters}
     with torch.cuda.device_of(inputs.x):
@@ -142,24 +142,28 @@ def backward(
             states = shared | plan.activations(k, order)
             adjoint = shared | plan.activations(k, back.order)
             adjoint |= walk(dy, back.order).arguments("x") | {"B": adjoint["C"]}
-
-            arguments = (
-                states | plan.arguments(k, blocks) | walk(dy, order).arguments("dy") | walk(dx, order).arguments("dx")
-            )
-            arguments |= walk(ddt[..., k, :], order).arguments("ddt")
-            arguments |= walk(partial, order, grid_axis=3).steps("point")
-            arguments |= {"dBC": walk(partial, order, grid_axis=3).corner, "NEEDS_R": needs_R}
-            arguments |= {"positions": batch * plan.height * plan.width, "first": int(k == 0)}
-            arguments |= {name: forth.arguments[name] for name in ("HT", "WT", "TH", "TW")}
+            of_points = walk(partial, order, grid_axis=3)
+            arguments = plan.arguments(k, blocks) | {"NEEDS_R": needs_R, "first": int(k == 0)}
+            arguments |= {"positions": batch * plan.height * plan.width, "HT": forth.rows, "WT": forth.columns}
             if plan.two_d:
                 hor, ver = _sweep(plan, forth, sweeping, states, adjoint=False)
                 adjoint_ver, adjoint_hor = _sweep(plan, back, sweeping, adjoint, adjoint=True)
+                arguments |= plan.activations(k, order) | walk(ddt[..., k, :], order).arguments("ddt")
+                arguments |= {"dy": walk(dy, order).corner, "dx": walk(dx, order).corner}
+                arguments |= of_points.steps("point") | {"dBC": of_points.corner}
                 arguments |= {"P_hor": hor, "P_ver": ver, "Q_hor": adjoint_hor, "Q_ver": adjoint_ver}
                 arguments |= {"state_rows": forth.length, "adjoint_rows": back.length}
+                arguments |= {"TH": forth.tile_h, "TW": forth.tile_w, "bundle": blocks.bundle}
+                arguments |= {"blocks": triton.cdiv(E, blocks.program_channels)}
+                arguments |= {"RANK_BLOCK": triton.next_power_of_2(max(r, 1))}
                 parts, kernel = back.tiles_w * forth.tiles_w, grid_backward_kernel
             else:
                 kept = carries.view(K, -1)[k]
                 entries = _sweep(plan, back, sweeping, adjoint, adjoint=True)[1] if back.chunks > 1 else kept
+                arguments = plan.sequence_arguments(k, blocks, arguments)
+                arguments |= {"dy": dy, "dx": dx, "ddt": ddt[..., k, :], "ddt_row": ddt.stride(2)}
+                arguments |= {"dBC": partial, "corner": of_points.corner.storage_offset()}
+                arguments |= {"point_i": of_points.i, "point_j": of_points.j}
                 arguments |= {"kept": kept, "entries": entries, "ENTRY": back.chunks > 1}
                 arguments |= {"chunks": forth.chunks, "per_chunk": forth.per_chunk}
                 parts, kernel = forth.chunks, backward_kernel

@@ -1,8 +1,8 @@
 """What can be said about the Triton kernels without a GPU: memory traffic, and the time that a roofline predicts.
 
 Traffic is counted by tensor while Triton's interpreter runs every launch of a call on the recipe's grid, with its tiles
-and chunks (an eighth of a sequence), for one sample, direction and block of channels, and one and two dstates: samples,
-directions and blocks are alike, and traffic is linear in the number of dstates. The interpreter is chosen when Triton
+and chunks (an eighth of a sequence), for one sample and direction, and one and two dstates: samples and directions are
+alike, and traffic is linear in the number of dstates. The interpreter is chosen when Triton
 is imported, so the count runs in a process of its own.
 """
 
@@ -120,17 +120,16 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
     rows = []
     for part, blocks in (("forward", forward_blocks(*sizes)), ("backward", backward_blocks(*sizes))):
         backwards = part == "backward"
-        width = max(blocks.channels, blocks.for_sweeps.channels)
+        width = max(blocks.program_channels, blocks.sweep_channels) if kind == "1d" else blocks.for_sweeps.channels
         count = triton_traffic.count_backward if backwards else triton_traffic.count_forward
         small = blocks._replace(chunks=max(1, round(blocks.chunks / grow)))
-        one, two = (count(inputs(width, dstate), settings, small) for dstate in (1, 2))
-        copies = batch * recipe.channels / width
+        one, two = (count(inputs(recipe.channels, dstate), settings, small) for dstate in (1, 2))
         scaled = {}
         for key in two:
-            # Linear in the number of dstates; the same for every sample and every block of channels. Directions after
-            # the first also read y or dx. Programs read and write parameters, so without chunks once per sample.
+            # Linear in the number of dstates; the same for every sample. Directions after the first also read y or dx.
+            # Programs read and write parameters, so without chunks once per sample.
             first = sum(one.get(key, (0,)))
-            bytes_all = copies * (first + (recipe.dstate - 1) * (sum(two[key]) - first))
+            bytes_all = batch * (first + (recipe.dstate - 1) * (sum(two[key]) - first))
             directions = 2 * recipe.directions - 1 if key in ("y", "dx") else recipe.directions
             scaled[key] = bytes_all * directions * (1.0 if key in _PARAMETERS and blocks.chunks == 1 else grow)
         minimum = batch * triton_traffic.minimum_forward(whole)
@@ -151,7 +150,7 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
                     kind,
                     batch,
                     part,
-                    f"{blocks.tile_h} x {blocks.tile_w} x {blocks.channels}",
+                    f"{blocks.tile_h} x {blocks.tile_w} x {blocks.program_channels}",
                     min(passes),
                     {key: count for key, count in scaled.items() if key not in triton_traffic.CARRIES},
                     sum(count for key, count in scaled.items() if key in triton_traffic.CARRIES),
