@@ -22,7 +22,7 @@ class Blocks(NamedTuple):
     threads: int = 256
     chunks: int = 1  # of the traversal, at most
     sweep_channels: int = 0  # of the sweeps of a backward, which hold less; 0: as the others
-    bundle: int = 1  # blocks of channels that a program of the backward walks in every tile
+    bundle: int = 1  # blocks of channels that a program of the 1d backward walks in every tile
 
     @property
     def positions(self) -> int:
@@ -66,8 +66,7 @@ def backward_blocks(
         count = -(-channels // blocks.channels)
         blocks = blocks._replace(bundle=-(-count // -(-count // at_most)))
         return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
-    bundle = min(16, -(-channels // 8))
-    blocks = Blocks(8, 16, 8, sweep_channels=32 if channels > 16 else 16, bundle=bundle)
+    blocks = Blocks(8, 16, 16, sweep_channels=32 if channels > 16 else 16)
     return _in_chunks(blocks, batch, channels, -(-max(height, width) // 8), processors)
 
 
@@ -88,7 +87,5 @@ def _fitting(choices: list[Blocks], channels: int) -> Blocks:
 
 def _in_chunks(blocks: Blocks, batch: int, channels: int, most: int, processors: int) -> Blocks:
     """One chunk if that gives every multiprocessor a program, else enough for that, or as many as possible."""
-    sequential = blocks.tile_h == 1  # a grid's backward has a program for every tile, so its sweeps are what counts
-    widest = max(blocks.program_channels, blocks.sweep_channels) if sequential else blocks.for_sweeps.channels
-    programs = batch * -(-channels // widest)
+    programs = batch * -(-channels // max(blocks.program_channels, blocks.sweep_channels))
     return blocks._replace(chunks=max(1, min(most, -(-processors // programs))))

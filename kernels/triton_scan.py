@@ -16,7 +16,7 @@ from geomano_hpc.kernels.triton_backward_grid import grid_backward_kernel
 from geomano_hpc.kernels.triton_blocks import SEQUENCE_TILE, Blocks, backward_blocks, forward_blocks
 from geomano_hpc.kernels.triton_chunks import combine_kernel
 from geomano_hpc.kernels.triton_forward import forward_kernel
-from geomano_hpc.kernels.triton_plan import Cut, Plan, walk
+from geomano_hpc.kernels.triton_plan import Cut, Plan, unit_last_stride, walk
 
 _COMBINED_COLUMNS = 8  # of one program, which reads A once for all of them
 _MODES = {"OUTPUT": False, "KEEP": False, "ADJOINT": False, "ENTRY": False, "ENDS": False}
@@ -127,7 +127,7 @@ def backward(
     sweeping = blocks.for_sweeps
     K, N, E, r, batch = len(settings.orders), plan.dstate, plan.channels, plan.rank, plan.batch
     needs_R = needs_R and inputs.R is not None
-    dy = dy.contiguous()  # as x and dx are
+    dy = unit_last_stride(dy)
     points = (batch, plan.height, plan.width)
 
     dx = plan.empty(*inputs.x.shape)
@@ -149,19 +149,17 @@ def backward(
                 hor, ver = _sweep(plan, forth, sweeping, states, adjoint=False)
                 adjoint_ver, adjoint_hor = _sweep(plan, back, sweeping, adjoint, adjoint=True)
                 arguments |= plan.activations(k, order) | walk(ddt[..., k, :], order).arguments("ddt")
-                arguments |= {"dy": walk(dy, order).corner, "dx": walk(dx, order).corner}
+                arguments |= walk(dy, order).arguments("dy") | walk(dx, order).arguments("dx")
                 arguments |= of_points.steps("point") | {"dBC": of_points.corner}
                 arguments |= {"P_hor": hor, "P_ver": ver, "Q_hor": adjoint_hor, "Q_ver": adjoint_ver}
                 arguments |= {"state_rows": forth.length, "adjoint_rows": back.length}
-                arguments |= {"TH": forth.tile_h, "TW": forth.tile_w, "bundle": blocks.bundle}
-                arguments |= {"blocks": triton.cdiv(E, blocks.program_channels)}
-                arguments |= {"RANK_BLOCK": triton.next_power_of_2(max(r, 1))}
+                arguments |= {"TH": forth.tile_h, "TW": forth.tile_w}
                 parts, kernel = back.tiles_w * forth.tiles_w, grid_backward_kernel
             else:
                 kept = carries.view(K, -1)[k]
                 entries = _sweep(plan, back, sweeping, adjoint, adjoint=True)[1] if back.chunks > 1 else kept
                 arguments = plan.sequence_arguments(k, blocks, arguments)
-                arguments |= {"dy": dy, "dx": dx, "ddt": ddt[..., k, :], "ddt_row": ddt.stride(2)}
+                arguments |= {"dy": dy.contiguous(), "dx": dx, "ddt": ddt[..., k, :], "ddt_row": ddt.stride(2)}
                 arguments |= {"dBC": partial, "corner": of_points.corner.storage_offset()}
                 arguments |= {"point_i": of_points.i, "point_j": of_points.j}
                 arguments |= {"kept": kept, "entries": entries, "ENTRY": back.chunks > 1}
