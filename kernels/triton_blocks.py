@@ -2,7 +2,7 @@
 the traversal as it takes to fill a GPU.
 
 A block of channels reads B, C and a low-rank dt again, so wide blocks save traffic; a tile of a grid has carries along
-its edges, so tall tiles (and in the backward large ones) save traffic too. `triton_compile` shows what does not spill.
+its edges, so large tiles save traffic too. `triton_compile` shows which of them do not spill.
 """
 
 from typing import NamedTuple
@@ -45,13 +45,12 @@ def forward_blocks(
         widths = (128, 64, 32, 16) if rank <= 16 or element_bytes == 4 else (64, 32, 16)
         blocks = _fitting([Blocks(1, SEQUENCE_TILE, width) for width in widths], channels)
         return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
-    # Tall tiles: carries along the rows stay on chip, and those along the columns leave it once in tile_h rows.
-    tall = max(4, min(16, 256 // _power_of_2(dstate)))
-    choices = [Blocks(tall, 4 if rank <= 16 else 2, 64), Blocks(tall, 8, 32), Blocks(tall, 16, 16)]
-    blocks = _fitting(choices, channels)
-    if batch * -(-channels // blocks.channels) < processors:
-        blocks = _fitting(choices[1:], channels)
-    return _in_chunks(blocks, batch, channels, -(-max(height, width) // blocks.tile_h), processors)
+    wide = _fitting([Blocks(8, 8, 64), Blocks(8, 8, 32), Blocks(16, 16, 16)], channels)
+    if batch * -(-channels // wide.channels) >= processors:
+        return wide
+    # Chunks are swept twice, with their carries: here a tile with half the edges saves more than wide blocks.
+    large = Blocks(16, 16, 16) if rank <= 16 else Blocks(8, 16, 16)
+    return _in_chunks(large, batch, channels, -(-max(height, width) // large.tile_h), processors)
 
 
 def backward_blocks(

@@ -54,7 +54,7 @@ def forward(
             kept = carries.view(len(settings.orders), -1)[k] if keep else y
             modes = {"OUTPUT": True, "KEEP": keep, "ENTRY": cut.chunks > 1}
             arguments |= {"first": int(k == 0), "kept": kept, "P_hor": hor, "P_ver": ver, "span": y}
-            arguments |= {"y": walk(y, order).corner}
+            arguments |= walk(y, order).arguments("y")
             _launch(forward_kernel, plan.grid(cut, blocks), _forward_arguments(cut, arguments, modes))
     return y.to(inputs.x.dtype), carries
 
@@ -65,7 +65,7 @@ def _forward_arguments(cut: Cut, arguments: dict[str, Any], modes: dict[str, boo
 
 def _sweep_arguments(arguments: dict[str, Any], hor: torch.Tensor, ver: torch.Tensor) -> dict[str, Any]:
     """Of a forward kernel without output, which never follows y."""
-    unused = {"y": hor, "kept": hor, "span": hor}
+    unused = {"y": hor, "y_b": 0, "y_i": 0, "y_j": 0, "kept": hor, "span": hor}
     return arguments | unused | {"first": 0, "P_hor": hor, "P_ver": ver, "CORRECTION": 0}
 
 
