@@ -16,8 +16,8 @@ where lam belongs to h, mu to g (1d: mu = lam). With Bx = B delta x, and the cor
     dA = sum_t delta (lam Abar h[before] + mu Abar g[before])
     dC = sum_e dy h                               dR = -sum_t Bx dy
 
-No sum crosses programs: what is summed over channels leaves one partial per bundle (2d: channel block), what is summed
-over positions one per sample and chunk (2d: tile), and torch adds them in a fixed order. So two runs are bit-equal.
+No sum crosses programs: what is summed over channels leaves one partial per bundle, what is summed over positions one
+per sample and chunk (2d: tile), and torch adds them in a fixed order. So two runs are bit-equal.
 """
 # mypy: disable-error-code="no-untyped-def,assignment"
 # ruff: noqa: RUF005

@@ -2,7 +2,7 @@
 the traversal as it takes to fill a GPU.
 
 A block of channels reads B, C and a low-rank dt again, so wide blocks save traffic; a tile of a grid has carries along
-its edges, so large tiles save traffic too. `triton_compile` shows which of them do not spill.
+its edges, so tall tiles (and in the backward large ones) save traffic too. `triton_compile` shows what does not spill.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Blocks(NamedTuple):
     threads: int = 256
     chunks: int = 1  # of the traversal, at most
     sweep_channels: int = 0  # of the sweeps of a backward, which hold less; 0: as the others
-    bundle: int = 1  # blocks of channels that a program of the 1d backward walks in every tile
+    bundle: int = 1  # blocks of channels that a program of the backward walks in every tile
 
     @property
     def positions(self) -> int:
@@ -45,12 +45,13 @@ def forward_blocks(
         widths = (128, 64, 32, 16) if rank <= 16 or element_bytes == 4 else (64, 32, 16)
         blocks = _fitting([Blocks(1, SEQUENCE_TILE, width) for width in widths], channels)
         return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
-    wide = _fitting([Blocks(8, 8, 64), Blocks(8, 8, 32), Blocks(16, 16, 16)], channels)
-    if batch * -(-channels // wide.channels) >= processors:
-        return wide
-    # Chunks are swept twice, with their carries: here a tile with half the edges saves more than wide blocks.
-    large = Blocks(16, 16, 16) if rank <= 16 else Blocks(8, 16, 16)
-    return _in_chunks(large, batch, channels, -(-max(height, width) // large.tile_h), processors)
+    # Tall tiles: carries along the rows stay on chip, and those along the columns leave it once in tile_h rows.
+    tall = max(4, min(16, 256 // _power_of_2(dstate)))
+    choices = [Blocks(tall, 2, 64), Blocks(tall, 4, 32), Blocks(tall, 8, 16)]
+    blocks = _fitting(choices, channels)
+    if batch * -(-channels // blocks.channels) < processors:
+        blocks = _fitting(choices[1:], channels)
+    return _in_chunks(blocks, batch, channels, -(-max(height, width) // blocks.tile_h), processors)
 
 
 def backward_blocks(
@@ -65,7 +66,10 @@ def backward_blocks(
         count = -(-channels // blocks.channels)
         blocks = blocks._replace(bundle=-(-count // -(-count // at_most)))
         return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
-    blocks = Blocks(8, 16, 16, sweep_channels=32 if channels > 16 else 16)
+    # Sums of ddt over the bundle take registers by rank, so a large one leaves room for half a tile only.
+    blocks = Blocks(8, 16, 8) if rank <= 16 else Blocks(8, 8, 16)
+    blocks = blocks._replace(bundle=min(128, channels + blocks.channels - 1) // blocks.channels)
+    blocks = blocks._replace(sweep_channels=32 if channels > 16 else 16)
     return _in_chunks(blocks, batch, channels, -(-max(height, width) // 8), processors)
 
 
@@ -86,5 +90,7 @@ def _fitting(choices: list[Blocks], channels: int) -> Blocks:
 
 def _in_chunks(blocks: Blocks, batch: int, channels: int, most: int, processors: int) -> Blocks:
     """One chunk if that gives every multiprocessor a program, else enough for that, or as many as possible."""
-    programs = batch * -(-channels // max(blocks.program_channels, blocks.sweep_channels))
+    sequential = blocks.tile_h == 1  # a grid's backward has a program for every tile, so its sweeps are what counts
+    widest = max(blocks.program_channels, blocks.sweep_channels) if sequential else blocks.for_sweeps.channels
+    programs = batch * -(-channels // widest)
     return blocks._replace(chunks=max(1, min(most, -(-processors // programs))))

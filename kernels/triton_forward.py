@@ -31,7 +31,7 @@ from geomano_hpc.kernels.triton_tiles import (
 def forward_kernel(
     x, dt, A, B, C, D, R, bias, weight, y, kept, P_hor, P_ver, span,
     HT, WT, E, N, blocks, chunks, per_chunk, lead_i, lead_j, first,
-    x_b, x_i, x_j, dt_b, dt_i, dt_j, B_b, B_i, B_j, y_b, y_i, y_j,
+    x_b, x_i, x_j, dt_b, dt_i, dt_j, B_b, B_i, B_j,
     TWO_D: tl.constexpr, CORRECTION: tl.constexpr, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr,
     OUTPUT: tl.constexpr, KEEP: tl.constexpr, ADJOINT: tl.constexpr, ENTRY: tl.constexpr, ENDS: tl.constexpr,
     TH: tl.constexpr, TW: tl.constexpr, BE: tl.constexpr, N_BLOCK: tl.constexpr, EVEN: tl.constexpr,
@@ -42,10 +42,11 @@ def forward_kernel(
 
     1d: the state [N, BE] between tiles stays on chip; `kept` [B, tiles, N, E] gets it with KEEP; a chunk's first or
     last state is in P_ver [B, chunks, N, E], its span [B, chunks, E].
-    2d: P_hor [B, chunks, slots, N, TH, E] and P_ver [B, chunks, slots, N, columns, E] hold the carries into a tile and
-    into a row of tiles; with KEEP there is a slot for every one in the chunk, else two in turns, since a tile must not
-    overwrite what another warp of the same program may still be reading. A chunk starts from slot 0 of P_ver, and its
-    end is in the slot behind its last row. span [B, chunks, columns, E].
+    2d: the carries [N, TH, BE] along a row of tiles stay on chip; P_hor [B, chunks, tiles, N, TH, E] gets those into
+    every tile with KEEP. P_ver [B, chunks, slots, N, columns, E] holds the carries into a row of tiles; with KEEP there
+    is a slot for every row in the chunk, else two in turns, since a tile must not overwrite what another warp of the
+    same program may still be reading. A chunk starts from slot 0 of P_ver, and its end is in the slot behind its last
+    row. span [B, chunks, columns, E].
     """
     P: tl.constexpr = TH * TW
     program = tl.program_id(0)
@@ -68,7 +69,7 @@ def forward_kernel(
         dt += first_channel
     B += b * B_b
     C += b * B_b
-    y += b * y_b + first_channel
+    y += b * x_b + first_channel
     P_hor += first_channel
     P_ver += first_channel
     span += first_channel
@@ -86,6 +87,7 @@ def forward_kernel(
         weight_re = load_parameters(weight + first_channel * RANK, channel, is_channel, tl.arange(0, RANK_BLOCK), RANK)
     state_ne = tl.zeros([N_BLOCK, BE], tl.float32)
     span_e = tl.zeros([BE], tl.float32)
+    hor_nie = tl.zeros([N_BLOCK, TH, BE], tl.float32)
     is_state = (dstate[:, None] < N) & is_channel[None, :]
     if ENTRY and not TWO_D:
         state_ne = tl.load(P_ver + (part * N + dstate[:, None]) * E + channel[None, :], mask=is_state, other=0.0)
@@ -99,8 +101,8 @@ def forward_kernel(
             dt + (i0 * dt_i + j0 * dt_j), i * dt_i + j * dt_j, inside, channel, is_channel, bias_e, weight_re,
             RANK, RANK_BLOCK,
         )  # fmt: skip
-        x_pointer = x + (i0 * x_i + j0 * x_j) + (i * x_i + j * x_j)[:, None] + channel[None, :]
-        x_tile = tl.load(x_pointer, mask=is_element, other=0.0).to(tl.float32)
+        x_offset = (i0 * x_i + j0 * x_j) + (i * x_i + j * x_j)[:, None] + channel[None, :]
+        x_tile = tl.load(x + x_offset, mask=is_element, other=0.0).to(tl.float32)
         delta = along_lanes(delta)
         x_tile = along_lanes(x_tile)
         u = x_tile if ADJOINT else delta * x_tile
@@ -113,18 +115,15 @@ def forward_kernel(
             row = tl.arange(0, TH)
             column = tl.arange(0, TW)
             if KEEP:
-                hor_in, hor_out, hor_slots = tile, tile + 1, per_chunk * tiles_w
                 ver_in, ver_out, ver_slots = tile_i, tile_i + 1, per_chunk
             else:
-                hor_in, hor_out, hor_slots = tile_j % 2, (tile_j + 1) % 2, 2
                 ver_in, ver_out, ver_slots = tile_i % 2, (tile_i + 1) % 2, 2
-            hor_in_base = P_hor + (part * hor_slots + hor_in) * N * TH * E
-            hor_out_base = P_hor + (part * hor_slots + hor_out) * N * TH * E
+            hor_out_base = P_hor + (part * (per_chunk * tiles_w) + tile + 1) * N * TH * E
             ver_in_base = P_ver + ((part * ver_slots + ver_in) * N * columns + tile_j * TW) * E
             ver_out_base = P_ver + ((part * ver_slots + ver_out) * N * columns + tile_j * TW) * E
             hor_offset = row[:, None] * E + channel[None, :]
             ver_offset = column[:, None] * E + channel[None, :]
-            has_left = only_if(is_channel[None, :], tile_j)
+            hor_nie = tl.where(tl.zeros(hor_nie.shape, tl.int32) + tile_j > 0, hor_nie, 0.0)  # a row begins at 0
             has_right = only_if(is_channel[None, :], tiles_w - 1 - tile_j)
             has_above = is_channel[None, :] if ENTRY else only_if(is_channel[None, :], tile_i)
             has_below = is_channel[None, :] if ENDS else only_if(is_channel[None, :], per_chunk - 1 - tile_i)
@@ -151,12 +150,14 @@ def forward_kernel(
             if TWO_D:
                 # Lines 17 to 20: along the rows. A carry joins the first column, so that products of Abar along the
                 # tile need not outlive the scan.
-                hor = tl.load(hor_in_base + (hor_offset + s * TH * E), mask=has_left, other=0.0)
+                hor = tl.sum(tl.where(dstate[:, None, None] == s, hor_nie, 0.0), axis=0)
                 a3 = tl.reshape(a, [TH, TW, BE])
                 from_left = tl.where(column[None, :, None] == 0, a3 * hor[:, None, :], 0.0)
                 _product, g = tl.associative_scan((a3, tl.reshape(bx, [TH, TW, BE]) + from_left), 1, compose)
                 last_column = tl.sum(tl.where(column[None, :, None] == TW - 1, g, 0.0), axis=1)
-                tl.store(hor_out_base + (hor_offset + s * TH * E), last_column, mask=has_right)
+                hor_nie = tl.where(dstate[:, None, None] == s, last_column[None, :, :], hor_nie)
+                if KEEP:
+                    tl.store(hor_out_base + (hor_offset + s * TH * E), last_column, mask=has_right)
                 # Lines 21 to 24: along the columns; the carry is P_ver, where line 22 prints P_hor.
                 ver = tl.load(ver_in_base + (ver_offset + s * columns * E), mask=has_above, other=0.0)
                 from_above = tl.where(row[:, None, None] == 0, a3 * ver[None, :, :], 0.0)
@@ -179,9 +180,8 @@ def forward_kernel(
                     y_tile += C_p[:, None] * h
 
         if OUTPUT:
-            y_pointer = y + (i0 * y_i + j0 * y_j) + (i * y_i + j * y_j)[:, None] + channel[None, :]
-            y_tile += tl.load(y_pointer, mask=only_if(is_element, 1 - first), other=0.0)
-            tl.store(y_pointer, y_tile, mask=is_element)
+            y_tile += tl.load(y + x_offset, mask=only_if(is_element, 1 - first), other=0.0)
+            tl.store(y + x_offset, y_tile, mask=is_element)
         if TWO_D:
             tl.debug_barrier()  # the next tile reads carries that other threads of this program wrote
 

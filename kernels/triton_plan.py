@@ -85,7 +85,7 @@ class Plan:
     def __init__(self, inputs: ScanInputs, settings: ScanSettings):
         if inputs.x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise BackendError(f"the triton scan takes float32, bfloat16 and float16, not {inputs.x.dtype}")
-        activations = ("x", "dt", "B", "C")  # the kernels take their strides; parameters are packed
+        activations = ("dt", "B", "C")  # the kernels take their strides; x is packed as y is, and so are parameters
         self.inputs = ScanInputs._make(
             None if t is None else unit_last_stride(t) if name in activations else t.contiguous()
             for name, t in inputs._asdict().items()
@@ -146,15 +146,14 @@ class Plan:
             "num_warps": warps(blocks.threads, 64 if torch.version.hip else 32), "num_stages": 1,
         }  # fmt: skip
 
-    def sequence_arguments(self, k: int, blocks: Blocks, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The given ones as the 1d backward takes them: activations as rows of points, channel blocks in bundles."""
-        x = self.inputs.x.contiguous()
+    def rows_of_points(self, k: int, blocks: Blocks) -> dict[str, Any]:
+        """`arguments` and activations as the backward takes them: rows of points, and channel blocks in bundles."""
         dt, B, C = (t[..., k, :].flatten(0, 2) for t in (self.inputs.dt, self.inputs.B, self.inputs.C))
-        arguments = {name: value for name, value in arguments.items() if name != "RANK_BLOCK"}
+        arguments = self.arguments(k, blocks)
+        del arguments["RANK_BLOCK"]
         return arguments | {
-            "x": x, "dt": dt, "B": B, "C": C, "dt_row": dt.stride(0), "B_row": B.stride(0), "P": blocks.positions,
+            "x": self.inputs.x, "dt": dt, "B": B, "C": C, "dt_row": dt.stride(0), "B_row": B.stride(0),
             "blocks": triton.cdiv(self.channels, blocks.program_channels), "bundle": blocks.bundle,
-            "QUADS": triton.cdiv(blocks.bundle, 4), "RANK_PIECES": triton.cdiv(self.rank, 16),
         }  # fmt: skip
 
     def activations(self, k: int, order: ScanOrder) -> dict[str, Any]:
@@ -167,14 +166,16 @@ class Plan:
         return torch.empty(shape, dtype=torch.float32, device=self.inputs.x.device)
 
     def carry_buffers(self, cut: Cut, keep: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """P_hor and P_ver of Algorithm 2; of a sequence only what enters chunks, as P_ver."""
+        """P_hor into every tile (with keep) and P_ver of Algorithm 2; of a sequence what enters chunks, as P_ver."""
         if not cut.two_d:
             ver = self.empty(self.batch, cut.chunks, self.dstate, self.channels)
             return ver, ver
-        hor_slots, ver_slots = (cut.per_chunk * cut.tiles_w, cut.per_chunk) if keep else (2, 2)
-        hor = self.empty(self.batch, cut.chunks, hor_slots, self.dstate, cut.tile_h, self.channels)
+        ver_slots = cut.per_chunk if keep else 2
         ver = self.empty(self.batch, cut.chunks, ver_slots, self.dstate, cut.carry_columns, self.channels)
-        return hor, ver
+        if not keep:
+            return ver, ver
+        tiles = cut.per_chunk * cut.tiles_w
+        return self.empty(self.batch, cut.chunks, tiles, self.dstate, cut.tile_h, self.channels), ver
 
     def grid(self, cut: Cut, blocks: Blocks) -> tuple[int]:
         return (self.batch * cut.chunks * triton.cdiv(self.channels, blocks.channels),)

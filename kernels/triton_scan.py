@@ -16,7 +16,7 @@ from geomano_hpc.kernels.triton_backward_grid import grid_backward_kernel
 from geomano_hpc.kernels.triton_blocks import SEQUENCE_TILE, Blocks, backward_blocks, forward_blocks
 from geomano_hpc.kernels.triton_chunks import combine_kernel
 from geomano_hpc.kernels.triton_forward import forward_kernel
-from geomano_hpc.kernels.triton_plan import Cut, Plan, unit_last_stride, walk
+from geomano_hpc.kernels.triton_plan import Cut, Plan, walk
 
 _COMBINED_COLUMNS = 8  # of one program, which reads A once for all of them
 _MODES = {"OUTPUT": False, "KEEP": False, "ADJOINT": False, "ENTRY": False, "ENDS": False}
@@ -54,7 +54,7 @@ def forward(
             kept = carries.view(len(settings.orders), -1)[k] if keep else y
             modes = {"OUTPUT": True, "KEEP": keep, "ENTRY": cut.chunks > 1}
             arguments |= {"first": int(k == 0), "kept": kept, "P_hor": hor, "P_ver": ver, "span": y}
-            arguments |= walk(y, order).arguments("y")
+            arguments |= {"y": walk(y, order).corner}
             _launch(forward_kernel, plan.grid(cut, blocks), _forward_arguments(cut, arguments, modes))
     return y.to(inputs.x.dtype), carries
 
@@ -65,7 +65,7 @@ def _forward_arguments(cut: Cut, arguments: dict[str, Any], modes: dict[str, boo
 
 def _sweep_arguments(arguments: dict[str, Any], hor: torch.Tensor, ver: torch.Tensor) -> dict[str, Any]:
     """Of a forward kernel without output, which never follows y."""
-    unused = {"y": hor, "y_b": 0, "y_i": 0, "y_j": 0, "kept": hor, "span": hor}
+    unused = {"y": hor, "kept": hor, "span": hor}
     return arguments | unused | {"first": 0, "P_hor": hor, "P_ver": ver, "CORRECTION": 0}
 
 
@@ -127,7 +127,7 @@ def backward(
     sweeping = blocks.for_sweeps
     K, N, E, r, batch = len(settings.orders), plan.dstate, plan.channels, plan.rank, plan.batch
     needs_R = needs_R and inputs.R is not None
-    dy = unit_last_stride(dy)
+    dy = dy.contiguous()  # as x and dx are
     points = (batch, plan.height, plan.width)
 
     dx = plan.empty(*inputs.x.shape)
@@ -143,27 +143,26 @@ def backward(
             adjoint = shared | plan.activations(k, back.order)
             adjoint |= walk(dy, back.order).arguments("x") | {"B": adjoint["C"]}
             of_points = walk(partial, order, grid_axis=3)
-            arguments = plan.arguments(k, blocks) | {"NEEDS_R": needs_R, "first": int(k == 0)}
-            arguments |= {"positions": batch * plan.height * plan.width, "HT": forth.rows, "WT": forth.columns}
+            arguments = plan.rows_of_points(k, blocks) | {"NEEDS_R": needs_R, "first": int(k == 0)}
+            arguments |= {"dy": dy, "dx": dx, "ddt": ddt[..., k, :], "ddt_row": ddt.stride(2)}
+            arguments |= {"dBC": partial, "positions": batch * plan.height * plan.width}
+            arguments |= {"corner": of_points.corner.storage_offset(), "point_i": of_points.i, "point_j": of_points.j}
+            arguments |= {"HT": forth.rows, "WT": forth.columns}
             if plan.two_d:
                 hor, ver = _sweep(plan, forth, sweeping, states, adjoint=False)
                 adjoint_ver, adjoint_hor = _sweep(plan, back, sweeping, adjoint, adjoint=True)
-                arguments |= plan.activations(k, order) | walk(ddt[..., k, :], order).arguments("ddt")
-                arguments |= walk(dy, order).arguments("dy") | walk(dx, order).arguments("dx")
-                arguments |= of_points.steps("point") | {"dBC": of_points.corner}
                 arguments |= {"P_hor": hor, "P_ver": ver, "Q_hor": adjoint_hor, "Q_ver": adjoint_ver}
                 arguments |= {"state_rows": forth.length, "adjoint_rows": back.length}
                 arguments |= {"TH": forth.tile_h, "TW": forth.tile_w}
+                arguments |= {"RANK_BLOCK": triton.next_power_of_2(max(r, 1))}
                 parts, kernel = back.tiles_w * forth.tiles_w, grid_backward_kernel
             else:
                 kept = carries.view(K, -1)[k]
                 entries = _sweep(plan, back, sweeping, adjoint, adjoint=True)[1] if back.chunks > 1 else kept
-                arguments = plan.sequence_arguments(k, blocks, arguments)
-                arguments |= {"dy": dy.contiguous(), "dx": dx, "ddt": ddt[..., k, :], "ddt_row": ddt.stride(2)}
-                arguments |= {"dBC": partial, "corner": of_points.corner.storage_offset()}
-                arguments |= {"point_i": of_points.i, "point_j": of_points.j}
                 arguments |= {"kept": kept, "entries": entries, "ENTRY": back.chunks > 1}
                 arguments |= {"chunks": forth.chunks, "per_chunk": forth.per_chunk}
+                arguments |= {"P": blocks.positions, "QUADS": triton.cdiv(blocks.bundle, 4)}
+                arguments |= {"RANK_PIECES": triton.cdiv(r, 16)}
                 parts, kernel = forth.chunks, backward_kernel
             rows = {"dA": N, "dR": N if needs_R else 0, "dD": 1, "dbias": 1, "dweight": r}
             sums = {name: plan.empty(batch, parts, count, E) for name, count in rows.items()}

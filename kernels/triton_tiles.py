@@ -51,6 +51,12 @@ def pick(table, row, wanted):
 
 
 @triton.jit
+def pick_column(table, column, wanted):
+    """One column [P] of a table [P, columns] that stays on chip."""
+    return tl.sum(tl.where(column[None, :] == wanted, table, 0.0), axis=1)
+
+
+@triton.jit
 def along_lanes(tile):
     """The same [P, BE], held so that a scan over the positions stays inside a warp.
 
@@ -138,6 +144,12 @@ def compose_with_past(a_first, b_first, past_first, a_second, b_second, past_sec
 def add_to_row(table, row, wanted, value):
     """A table [rows, BE] on chip with `value` [BE] added to one row."""
     return tl.where(row[:, None] == wanted, table + value[None, :], table)
+
+
+@triton.jit
+def add_to_column(table, column, wanted, value):
+    """A table [P, columns] on chip with `value` [P] added to one column."""
+    return tl.where(column[None, :] == wanted, table + value[:, None], table)
 
 
 @triton.jit

@@ -120,7 +120,7 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
     rows = []
     for part, blocks in (("forward", forward_blocks(*sizes)), ("backward", backward_blocks(*sizes))):
         backwards = part == "backward"
-        width = max(blocks.program_channels, blocks.sweep_channels)
+        width = max(blocks.program_channels, blocks.sweep_channels) if kind == "1d" else blocks.for_sweeps.channels
         count = triton_traffic.count_backward if backwards else triton_traffic.count_forward
         small = blocks._replace(chunks=max(1, round(blocks.chunks / grow)))
         one, two = (count(inputs(recipe.channels, dstate), settings, small) for dstate in (1, 2))
