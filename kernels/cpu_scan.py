@@ -14,6 +14,8 @@ from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 
 LANES = 16  # channels that the kernel computes together
 TILE = 32  # positions of a tile in 1D
+TILE_EDGE_SHARE = 0.25  # of the states of a grid that lie on the edges of its tiles in 2D
+BUNDLE = 16  # channel blocks that walk the sequence together in the backward: what they keep fits a level-2 cache
 _ENTRIES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 
 
@@ -32,7 +34,8 @@ class _Problem(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("batch", "height", "width", "channels", "dstate", "rank", "directions")),
         ("orders", ctypes.c_int64 * 8),
-        *((name, ctypes.c_int64) for name in ("two_d", "state_form", "interval", "groups", "needs_R", "threads")),
+        *((name, ctypes.c_int64) for name in ("two_d", "state_form", "interval")),
+        *((name, ctypes.c_int64) for name in ("groups", "slots", "bundle", "needs_R", "threads")),
         *((name, _Activation) for name in ("x", "dt", "B", "C", "dy")),
         *((name, ctypes.c_void_p) for name in ("A", "D", "R", "dt_bias", "dt_weight", "y", "carries")),
         *((name, ctypes.c_void_p) for name in ("dx", "ddt", "dB", "dC")),
@@ -79,9 +82,12 @@ def backward(
     problem.dy = _activation(dy)
     problem.needs_R = needs_R and inputs.R is not None
     problem.groups = _groups(inputs)
-    row = 2 * -(-problem.dstate // 4) * 4 + problem.rank
-    partial = _workspace(batch * problem.groups * problem.height * problem.width * K * row, inputs.A.dtype)
-    problem.partial = partial.data_ptr()
+    problem.bundle = _bundle(inputs, settings.kind, problem.groups)
+    problem.slots = _slots(problem)
+    if problem.slots > 1 or problem.bundle < -(-problem.channels // LANES):
+        row = 2 * -(-problem.dstate // 4) * 4 + problem.rank
+        partial = _workspace(batch * problem.slots * problem.height * problem.width * K * row, inputs.A.dtype)
+        problem.partial = partial.data_ptr()
     problem.carries = carries.data_ptr() or None
     for name in ("x", "dt", "B", "C"):
         setattr(problem, f"d{name}", getattr(grads, name).data_ptr())
@@ -106,23 +112,50 @@ def _workspace(size: int, dtype: torch.dtype) -> torch.Tensor:
 
 def _interval(K: int, dstate: int, element_bytes: int) -> int:
     """Positions between two kept states, so many that they take at most twice the memory of x, whatever K and N are."""
-    wider = 2 if element_bytes == 2 else 1  # states are float32 where x is bfloat16
-    return max(1, (wider * K * dstate // 2 + TILE - 1) // TILE) * TILE
+    return max(1, (_wider(element_bytes) * K * dstate // 2 + TILE - 1) // TILE) * TILE
+
+
+def _wider(element_bytes: int) -> int:
+    """States and sums are float32 where the activations are bfloat16."""
+    return 2 if element_bytes == 2 else 1
 
 
 def _groups(inputs: ScanInputs) -> int:
     """Into how many groups the channel blocks of a batch element are divided.
 
-    Each group is a task with its own partial sum of dB, dC and ddt, so that no two threads add to one number. From the
-    shapes alone, never from the threads: the result is the same bits for any number of them. Together the partial sums
-    take at most 95 % of the memory of x, y, dt, B, C and their gradients.
+    Each group sums its share of dB, dC and ddt; the groups are then added in pairs, pairs of pairs and so on. From the
+    shapes alone, never from the threads: the result is the same bits for any number of them. Together the sums take at
+    most 95 % of the memory of x, y, dt, B, C and their gradients, if each group is a task.
     """
     blocks = -(-inputs.x.shape[-1] // LANES)
     summed = inputs.B.numel() + inputs.C.numel() + (0 if inputs.dt_weight is None else inputs.dt.numel())
     activations = 3 * inputs.x.numel() + 2 * (inputs.dt.numel() + inputs.B.numel() + inputs.C.numel())
-    wider = 2 if inputs.x.element_size() == 2 else 1  # sums are float32 where the activations are bfloat16
-    most = max(1, min(blocks, 19 * activations // (20 * summed * wider)))
-    return 1 << (most.bit_length() - 1)  # a power of two: the groups are of one size
+    most = max(1, min(blocks, 19 * activations // (20 * summed * _wider(inputs.x.element_size()))))
+    return 1 << (most.bit_length() - 1)  # a power of two: any aligned part of them may be added first
+
+
+def _bundle(inputs: ScanInputs, kind: str, groups: int) -> int:
+    """Channel blocks that walk the grid together in the backward; from the shapes alone, like the groups.
+
+    More of them share what comes to the cache for a tile. In 2D each keeps the edges of its tiles for a direction, in
+    all groups at once at most four times the memory of x.
+    """
+    blocks = -(-inputs.x.shape[-1] // LANES)
+    if kind == "1d":
+        return min(blocks, BUNDLE)
+    edges = TILE_EDGE_SHARE * inputs.A.shape[-1] * groups * _wider(inputs.x.element_size())
+    return max(1, min(-(-blocks // groups), int(4 * blocks / edges)))
+
+
+def _slots(problem: _Problem) -> int:
+    """Tasks of a batch element: as few as keep the threads busy, since each writes sums for the others to add.
+
+    Several groups share one only where their blocks walk together, so that their sums are added in the same order.
+    """
+    blocks, slots = -(-problem.channels // LANES), 1
+    while slots < problem.groups and (slots * problem.batch < problem.threads or -(-blocks // slots) > problem.bundle):
+        slots *= 2
+    return slots
 
 
 def _problem(inputs: ScanInputs, settings: ScanSettings) -> _Problem:

@@ -34,16 +34,16 @@ def _measure(shape: Shape, kind: str, backend: str, precision: str) -> float:
 
     forward_backward(given(Shape(1, 2, 2, 2, 2, 2)), kind, backend)  # libraries and threads are there
     inputs = given(shape)
-    before = _kilobytes("VmRSS")
+    before = kilobytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # start a new peak
     outputs = forward_backward(inputs, kind, backend)
-    peak = _kilobytes("VmHWM")
+    peak = kilobytes("VmHWM")
     outputs_bytes = sum(tensor.nbytes for tensor in outputs.values())
     inputs_bytes = sum(tensor.nbytes for tensor in inputs.values())
     return ((peak - before) * 1024 - outputs_bytes) / (inputs_bytes + outputs_bytes)
 
 
-def _kilobytes(field: str) -> int:
+def kilobytes(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 

@@ -10,27 +10,61 @@ namespace geomano {
 // 2^(a b) for |a b| <= kTame: no clamp per element, the caller has looked at the whole tile.
 constexpr float kTame = 120.0f;
 
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+// x = a b in parts: the nearest multiple of 2^-kFractionBits, in the low bits of `shifted`, and the rest.
+struct Parts {
+  Lanes<float>::Vec shifted, rest;
+};
+
 #if defined(CPU_CAPABILITY_AVX512)
+constexpr int kFractionBits = 4;
+constexpr float kCubic[] = {0.693147181f, 0.240226507f, 0.0555041087f};
 // 2^(j / 16), less j in the bits that the exponent is shifted through.
 alignas(64) constexpr uint32_t kFractions[16] = {
     0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
     0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d,
 };
+inline Lanes<float>::Vec power(const Lanes<float>::Vec& shifted) {  // 2 to the nearest 16th
+  const __m512i bits = _mm512_castps_si512(shifted);
+  const __m512i fraction = _mm512_permutexvar_epi32(bits, _mm512_load_si512(kFractions));
+  return _mm512_castsi512_ps(_mm512_add_epi32(fraction, _mm512_slli_epi32(bits, 23 - kFractionBits)));
+}
+// One multiplication and three additions, which have pipes of their own.
+inline Parts split(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b, const Lanes<float>::Vec& round) {
+  const Lanes<float>::Vec x = a * b, shifted = x + round;
+  return {shifted, x - (shifted - round)};
+}
+#else
+constexpr int kFractionBits = 3;
+constexpr float kCubic[] = {0.69314721f, 0.24025763f, 0.05549622f};
+// 2^(j / 8), less j in the bits that the exponent is shifted through.
+alignas(32) constexpr uint32_t kFractions[8] = {0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7,
+                                                0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7};
+inline Lanes<float>::Vec power(const Lanes<float>::Vec& shifted) {  // 2 to the nearest 8th
+  const __m256i bits = _mm256_castps_si256(shifted);
+  const __m256i table = _mm256_load_si256(reinterpret_cast<const __m256i*>(kFractions));
+  const __m256i fraction = _mm256_permutevar8x32_epi32(table, bits);
+  return _mm256_castsi256_ps(_mm256_add_epi32(fraction, _mm256_slli_epi32(bits, 23 - kFractionBits)));
+}
+inline Parts split(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b, const Lanes<float>::Vec& round) {
+  const Lanes<float>::Vec shifted = at::vec::fmadd(a, b, round);
+  return {shifted, at::vec::fmsub(a, b, shifted - round)};
+}
+#endif
 
-// The 16th parts from a table in a register, the rest (at most 1/32) by a cubic: five multiplications, where a polynomial
+// The 16th or 8th parts from a table in a register, the rest by a cubic: five or six multiplications, where a polynomial
 // alone takes seven, and the scan is bound by them. A parabola on 32nd parts would do for 2^x but not for the decay over
 // many steps: near x = 0 its slope is off by 1e-5.
 inline Lanes<float> exp2_tame(const Lanes<float>& a, const Lanes<float>& b) {
-  const __m512 round = _mm512_set1_ps(786432.0f);  // 1.5 * 2^19: adding it leaves the nearest 16th in the low bits
-  const __m512 x = _mm512_mul_ps(a.v[0], b.v[0]), shifted = _mm512_add_ps(x, round);
-  const __m512 f = _mm512_sub_ps(x, _mm512_sub_ps(shifted, round));
-  const __m512i bits = _mm512_castps_si512(shifted);
-  const __m512i fraction = _mm512_permutexvar_epi32(bits, _mm512_load_si512(kFractions));
-  const __m512 scale = _mm512_castsi512_ps(_mm512_add_epi32(fraction, _mm512_slli_epi32(bits, 19)));
-  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.0555041087f), f, _mm512_set1_ps(0.240226507f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.693147181f));
+  using Vec = Lanes<float>::Vec;
+  const Vec round(static_cast<float>(3 << (22 - kFractionBits)));  // adding it leaves the nearest part in the low bits
   Lanes<float> out;
-  out.v[0] = _mm512_fmadd_ps(_mm512_mul_ps(scale, f), p, scale);
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) {
+    const Parts x = split(a.v[i], b.v[i], round);
+    const Vec scale = power(x.shifted);
+    const Vec p = at::vec::fmadd(at::vec::fmadd(Vec(kCubic[2]), x.rest, Vec(kCubic[1])), x.rest, Vec(kCubic[0]));
+    out.v[i] = at::vec::fmadd(scale * x.rest, p, scale);
+  }
   return out;
 }
 #else
@@ -94,10 +128,11 @@ struct TimeStep {
 template <bool with_slope>
 inline TimeStep<float> time_step(const Lanes<float>& raw) {
   using Vec = Lanes<float>::Vec;
-  const Lanes<float> negative = Lanes<float>::all(0.0f) - magnitude(raw);
-  const Lanes<float> bounded = maximum(negative, Lanes<float>::all(-80.0f));  // exp(-80) is nothing beside 1
+  const Vec one(1.0f), zero(0.0f);
+  Lanes<float> bounded;
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i)
+    bounded.v[i] = at::vec::clamp_min(raw.v[i].abs().neg(), Vec(-80.0f));  // exp(-80) is nothing beside 1
   const Lanes<float> z = exp2_tame(bounded, Lanes<float>::all(1.44269504f));
-  const Vec one(1.0f);
   TimeStep<float> out;
   for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) {
     const Vec zi = z.v[i];
@@ -109,11 +144,11 @@ inline TimeStep<float> time_step(const Lanes<float>& raw) {
     p = at::vec::fmadd(p, zi, Vec(0.33321324f));
     p = at::vec::fmadd(p, zi, Vec(-0.499996483f));
     p = at::vec::fmadd(p, zi, one);
-    // A NaN comes through by the maximum: the bits of exp2_tame may lose it.
-    out.delta.v[i] = at::vec::fmadd(p, zi, at::vec::maximum(raw.v[i], Vec(0.0f)));
+    // A NaN comes through by clamp_min, which keeps it: the bits of exp2_tame may lose it.
+    out.delta.v[i] = at::vec::fmadd(p, zi, at::vec::clamp_min(raw.v[i], zero));
     if constexpr (with_slope) {
       const Vec small = zi / (one + zi);
-      out.slope.v[i] = Vec::blendv(small, one - small, raw.v[i] > Vec(0.0f));
+      out.slope.v[i] = Vec::blendv(small, one - small, raw.v[i] > zero);
     }
   }
   return out;

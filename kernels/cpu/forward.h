@@ -113,10 +113,9 @@ void with_correction(const Problem& p, int64_t k, F f) {
 // The state [N][16] that enters an interval of the sequence, kept for the backward.
 template <typename T>
 T* carry(const Problem& p, int64_t b, int64_t block, int64_t k, int64_t interval) {
-  const int64_t blocks = (p.channels + kLanes - 1) / kLanes;
   const int64_t intervals = (p.height * p.width + p.interval - 1) / p.interval;
   return static_cast<T*>(p.carries) +
-         (((b * blocks + block) * p.directions + k) * intervals + interval) * p.dstate * kLanes;
+         (((b * p.blocks() + block) * p.directions + k) * intervals + interval) * p.dstate * kLanes;
 }
 
 // Channel blocks that walk the grid together, tile by tile, so that a tile's rows of B, C and dt and the lines of its
@@ -169,10 +168,9 @@ struct Forward {
           std::memcpy(carry<T>(p, b, first_block + i, k, first / p.interval), h_block, p.dstate * kLanes * sizeof(T));
         start_tile(k, i, tile, steps);
         const Output<IO, T> out{y[i], k == 0};
-        if (steps.tame)
-          scan_tile_1d<T, correction, true>(parameters[i], tile, steps, N, h_block, out);
-        else
-          scan_tile_1d<T, correction, false>(parameters[i], tile, steps, N, h_block, out);
+        with_tame(steps.tame, [&](auto tame) {
+          scan_tile_1d<T, correction, tame>(parameters[i], tile, steps, N, h_block, out);
+        });
       }
     }
   }
@@ -194,10 +192,9 @@ struct Forward {
           T *g_block = &g[i * kSide * state], *h_block = &h[(i * walk.columns + left) * state];
           start_tile(k, i, tile, steps);
           const Output<IO, T> out{y[i], k == 0};
-          if (steps.tame)
-            scan_tile_2d<T, correction, true>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
-          else
-            scan_tile_2d<T, correction, false>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
+          with_tame(steps.tame, [&](auto tame) {
+            scan_tile_2d<T, correction, tame>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
+          });
         }
       }
     }
@@ -216,7 +213,7 @@ struct Forward {
 // No sum crosses channel blocks, so the result does not depend on it.
 template <typename T>
 int64_t forward_bundle(const Problem& p) {
-  const int64_t blocks = (p.channels + kLanes - 1) / kLanes;
+  const int64_t blocks = p.blocks();
   int64_t most = std::min<int64_t>(8, p.batch * blocks / std::max<int64_t>(1, p.threads));
   const int64_t state_bytes = std::max(p.height, p.width) * p.dstate * kLanes * static_cast<int64_t>(sizeof(T));
   if (p.two_d) most = std::min(most, (int64_t(1) << 17) / state_bytes);
@@ -225,7 +222,7 @@ int64_t forward_bundle(const Problem& p) {
 
 template <typename IO, typename T>
 void forward(const Problem& p) {
-  const int64_t blocks = (p.channels + kLanes - 1) / kLanes, bundle = forward_bundle<T>(p);
+  const int64_t blocks = p.blocks(), bundle = forward_bundle<T>(p);
   const int64_t bundles = (blocks + bundle - 1) / bundle;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(p.threads)
   for (int64_t task = 0; task < p.batch * bundles; ++task) {

@@ -30,25 +30,31 @@ struct Activation {
 // first-level cache. Those beyond the last have A = B = C = 0.
 constexpr int64_t kStates = 4;
 
-// f(0), ..., f(kStates - 1) with indices known to the compiler, which else keeps arrays of registers in memory.
+// f(0), ..., f(count - 1) with indices known to the compiler, which else keeps arrays of registers in memory.
+template <int64_t count, typename F>
+__attribute__((always_inline)) inline void each(const F& f) {
+  [&]<int64_t... q>(std::integer_sequence<int64_t, q...>) __attribute__((always_inline)) { (f(q), ...); }
+  (std::make_integer_sequence<int64_t, count>());
+}
+
 template <typename F>
 __attribute__((always_inline)) inline void each_state(const F& f) {
-  [&]<int64_t... q>(std::integer_sequence<int64_t, q...>) __attribute__((always_inline)) { (f(q), ...); }
-  (std::make_integer_sequence<int64_t, kStates>());
+  each<kStates>(f);
 }
 
 // Mirrored field by field in cpu_scan.py.
 struct Problem {
   int64_t batch, height, width, channels, dstate, rank, directions;
   int64_t orders[8];
-  int64_t two_d, state_form, interval, groups, needs_R, threads;
+  int64_t two_d, state_form, interval, groups, slots, bundle, needs_R, threads;
   Activation x, dt, B, C, dy;
   const void *A, *D, *R, *dt_bias, *dt_weight;  // [K][E][N] or [K][E] or [K][E][r], contiguous, of the state's precision
   void *y, *carries;
   void *dx, *ddt, *dB, *dC;                         // contiguous
   void *dA, *dR, *dD, *ddt_bias, *ddt_weight;       // one per batch element, contiguous
-  void* partial;                                    // [batch][groups][positions][K][2 N + r], N padded
+  void* partial;  // [batch][slots][positions][K][2 N + r], N padded; none where one task has all channels of a sample
 
+  int64_t blocks() const { return (channels + kLanes - 1) / kLanes; }
   int64_t padded_dstate() const { return (dstate + kStates - 1) / kStates * kStates; }
 };
 
@@ -100,7 +106,8 @@ class FlushDenormals {
 #endif
 };
 
-// Buffers start on a cache line: sixteen channels that straddle two lines cost twice.
+// Buffers start on a cache line, sixteen channels that straddle two lines cost twice, and hold nothing until they are given a
+// value: clearing them would cost as much as some of them are worth.
 template <typename T>
 struct LineAllocator {
   using value_type = T;
@@ -108,6 +115,13 @@ struct LineAllocator {
   template <typename U>
   LineAllocator(const LineAllocator<U>&) {}
   T* allocate(std::size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(64))); }
+  template <typename U, typename... Value>
+  void construct(U* at, Value&&... value) {
+    if constexpr (sizeof...(Value) == 0)
+      ::new (static_cast<void*>(at)) U;
+    else
+      ::new (static_cast<void*>(at)) U(std::forward<Value>(value)...);
+  }
   void deallocate(T* data, std::size_t) { ::operator delete(data, std::align_val_t(64)); }
   bool operator==(const LineAllocator&) const { return true; }
   bool operator!=(const LineAllocator&) const { return false; }

@@ -55,11 +55,16 @@ struct Steps {
   alignas(64) T delta[kPositions][kLanes];
   alignas(64) T u[kPositions][kLanes];      // delta x
   alignas(64) T slope[kPositions][kLanes];  // of the softplus, for the backward
-  alignas(64) T line[kPositions][kLanes];   // x, where it cannot be read in place
+  alignas(64) T x[kPositions][kLanes];      // a copy: the lines of a grid with many channels share few sets of the cache
   alignas(64) T y[kPositions][kLanes];      // summed over the dstates so far
-  const T* x[kPositions];
   bool tame;  // no exponent of the tile leaves the range of exp2_tame
 };
+
+// f(std::bool_constant<tame>()).
+template <typename F>
+inline void with_tame(bool tame, const F& f) {
+  tame ? f(std::true_type()) : f(std::false_type());
+}
 
 // dt = bias + weight dt_low, four positions at a time: they share the loads of the weight.
 template <typename T, int64_t kPositions>
@@ -94,10 +99,7 @@ inline void expand_time_steps(const Parameters<T>& parameters, int64_t r, const 
 template <typename IO, typename T, bool with_slope, int64_t kPositions>
 void prepare(const Problem& p, const Parameters<T>& parameters, const Source<IO, T>& x, const Source<IO, T>& dt,
              const Tile<T, kPositions>& tile, Steps<T, kPositions>& steps) {
-  for (int64_t m = 0; m < tile.size; ++m) {
-    steps.x[m] = x.line(tile.position[m], steps.line[m]);
-    __builtin_prefetch(steps.x[m]);
-  }
+  for (int64_t m = 0; m < tile.size; ++m) __builtin_prefetch(x.data + tile.position[m] * x.stride);
   if (p.rank == 0) {
     alignas(64) T scratch[kLanes];
     const Lanes<T> bias = Lanes<T>::load(parameters.bias);
@@ -109,8 +111,10 @@ void prepare(const Problem& p, const Parameters<T>& parameters, const Source<IO,
   Lanes<T> largest = Lanes<T>::all(0);
   for (int64_t m = 0; m < tile.size; ++m) {
     const TimeStep<T> step = time_step<with_slope>(Lanes<T>::load(steps.delta[m]));
+    const Lanes<T> x_m = Lanes<T>::load(x.line(tile.position[m], steps.x[m]));
     step.delta.store(steps.delta[m]);
-    (step.delta * Lanes<T>::load(steps.x[m])).store(steps.u[m]);
+    x_m.store(steps.x[m]);
+    (step.delta * x_m).store(steps.u[m]);
     if constexpr (with_slope) step.slope.store(steps.slope[m]);
     largest = maximum(largest, step.delta);
   }
