@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 
 from geomano_hpc.kernels.triton_bundle import add_to_block, load_tables, pick_block, put_block, zero_tables
+from geomano_hpc.kernels.triton_gradients import correct, correction_gradient, write_gradients
 from geomano_hpc.kernels.triton_tiles import (
     LOG2E,
     add_to_row,
@@ -35,10 +36,8 @@ from geomano_hpc.kernels.triton_tiles import (
     compose,
     compose_with_past,
     neighbour_backwards,
-    only_if,
     pick,
     softplus,
-    softplus_slope,
 )
 
 
@@ -168,34 +167,26 @@ def backward_kernel(
                 _product, h, past_h = tl.associative_scan((a, bx + before, before), 0, compose_with_past)
                 through_a = lam * past_h
 
-                read = h
-                direct = lam
+                R_e = A_e
                 if CORRECTION > 0:
                     R_e = pick(R_ne, dstate, s)
-                    if CORRECTION == 1:
-                        direct = lam - R_e[None, :] * dy_tile
-                    else:
-                        direct = lam - C_p[:, None] * R_e[None, :] * dy_tile
-                        read = h - R_e[None, :] * bx
+                read, direct = correct(h, lam, bx, dy_tile, C_p, R_e, CORRECTION)
                 du += B_p[:, None] * direct
                 ddelta += A_e[None, :] * through_a
                 dBC_p2 = tl.sum(tl.join(u * direct, dy_tile * read), axis=1)
                 dBC_pn2 = tl.where(dstate[None, :, None] == s, dBC_pn2 + dBC_p2[:, None, :], dBC_pn2)
                 dA_ne = add_to_row(dA_ne, dstate, s, tl.sum(delta * through_a, axis=0))
                 if NEEDS_R:
-                    corrected = bx * dy_tile
-                    if CORRECTION == 2:
-                        corrected *= C_p[:, None]
-                    dR_ne = add_to_row(dR_ne, dstate, s, -tl.sum(corrected, axis=0))
+                    dR_ne = add_to_row(dR_ne, dstate, s, correction_gradient(bx, dy_tile, C_p, CORRECTION))
 
             flow = put_block(flow, g, flow_ne, QUADS)
             dA_tables = add_to_block(dA_tables, g, dA_ne, QUADS)
             if NEEDS_R:
                 dR_tables = add_to_block(dR_tables, g, dR_ne, QUADS)
-            skip_e = tl.load(D + here_channel, mask=is_channel, other=0.0)
-            before = tl.load(dx + offset, mask=only_if(is_element, 1 - first), other=0.0)
-            tl.store(dx + offset, before + du * delta + skip_e[None, :] * dy_tile, mask=is_element)
-            draw = (ddelta + du * x_tile) * softplus_slope(delta)
+            draw = write_gradients(
+                dx, ddt, D, offset, (point * ddt_row)[:, None] + here_channel[None, :], here_channel, is_channel,
+                is_element, first, x_tile, dy_tile, delta, du, ddelta, RANK == 0,
+            )  # fmt: skip
             dD_and_dbias = add_to_row(dD_and_dbias, D_row, g, tl.sum(x_tile * dy_tile, axis=0))
             dD_and_dbias = add_to_row(dD_and_dbias, D_row, 16 + g, tl.sum(draw, axis=0))
             if RANK > 0:
@@ -208,9 +199,6 @@ def backward_kernel(
                     dlows = dlows + (tl.dot(draw, weight_er, dlows_before[q], input_precision="ieee"),)
                     dweight_re = tl.dot(tl.trans(lows[q]), draw, input_precision="ieee")
                     dweights = dweights + (add_to_block(dweights_before[q], g, dweight_re, QUADS),)
-            else:
-                ddt_offset = (point * ddt_row)[:, None] + here_channel[None, :]
-                tl.store(ddt + ddt_offset, draw, mask=is_element)
             first_here += BE
 
         dB_pn, dC_pn = tl.split(dBC_pn2)

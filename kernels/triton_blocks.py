@@ -22,6 +22,7 @@ class Blocks(NamedTuple):
     threads: int = 256
     chunks: int = 1  # of the traversal, at most
     sweep_channels: int = 0  # of the sweeps of a backward, which hold less; 0: as the others
+    sweep_positions: int = 0  # of a tile of these sweeps in 2d; 0: as the others
     bundle: int = 1  # blocks of channels that a program of the backward walks in every tile
 
     @property
@@ -67,10 +68,14 @@ def backward_blocks(
         blocks = blocks._replace(bundle=-(-count // -(-count // at_most)))
         return _in_chunks(blocks, batch, channels, -(-height * width // SEQUENCE_TILE) // SHORTEST_CHUNK, processors)
     # Sums of ddt over the bundle take registers by rank, so a large one leaves room for half a tile only.
-    blocks = Blocks(8, 16, 8) if rank <= 16 else Blocks(8, 8, 16)
+    blocks = Blocks(16, 8, 8) if rank <= 16 else Blocks(8, 8, 16)
     blocks = blocks._replace(bundle=min(128, channels + blocks.channels - 1) // blocks.channels)
-    blocks = blocks._replace(sweep_channels=32 if channels > 16 else 16)
-    return _in_chunks(blocks, batch, channels, -(-max(height, width) // 8), processors)
+    # The sweeps hold [N, tile_h, channels] on chip.
+    wide = next(c for c in (64, 32, 16) if c == 16 or (c < 2 * channels and c * _power_of_2(dstate) <= 1024))
+    blocks = blocks._replace(sweep_channels=wide, sweep_positions=2048 // wide)
+    # With one chunk every launch is a diagonal of tiles, which has one tile at the corners.
+    fills = batch * -(-channels // blocks.program_channels) >= processors
+    return blocks._replace(chunks=1 if fills else max(height, width))
 
 
 def warps(threads: int, warp_size: int) -> int:

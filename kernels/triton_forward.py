@@ -34,19 +34,20 @@ def forward_kernel(
     x_b, x_i, x_j, dt_b, dt_i, dt_j, B_b, B_i, B_j,
     TWO_D: tl.constexpr, CORRECTION: tl.constexpr, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr,
     OUTPUT: tl.constexpr, KEEP: tl.constexpr, ADJOINT: tl.constexpr, ENTRY: tl.constexpr, ENDS: tl.constexpr,
+    EVERY: tl.constexpr,
     TH: tl.constexpr, TW: tl.constexpr, BE: tl.constexpr, N_BLOCK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Algorithm 2. OUTPUT: add this direction's y to what is there. KEEP: leave the carry into every tile for later.
+    """Algorithm 2. OUTPUT: add this direction's y to what is there. KEEP: leave the carries for a backward.
     ADJOINT: sweep the adjoint states; x is dy, B is C. ENTRY: a chunk starts from a state that it is given, not from 0.
     ENDS: leave the state at the end of the chunk, and in `span` the sum of its time steps.
 
     1d: the state [N, BE] between tiles stays on chip; `kept` [B, tiles, N, E] gets it with KEEP; a chunk's first or
     last state is in P_ver [B, chunks, N, E], its span [B, chunks, E].
-    2d: the carries [N, TH, BE] along a row of tiles stay on chip; P_hor [B, chunks, tiles, N, TH, E] gets those into
-    every tile with KEEP. P_ver [B, chunks, slots, N, columns, E] holds the carries into a row of tiles; with KEEP there
-    is a slot for every row in the chunk, else two in turns, since a tile must not overwrite what another warp of the
-    same program may still be reading. A chunk starts from slot 0 of P_ver, and its end is in the slot behind its last
-    row. span [B, chunks, columns, E].
+    2d: the carries [N, TH, BE] along a row of tiles stay on chip; P_hor [B, chunks, tiles / EVERY, N, TH, E] gets those
+    into every tile of the backward with KEEP, which is EVERY of these side by side. P_ver [B, chunks, slots, N,
+    columns, E] holds the carries into a row of tiles; with KEEP there is a slot for every row in the chunk, else (and
+    with ENDS) two in turns, since a tile must not overwrite what another warp of the same program may still be reading.
+    A chunk starts from slot 0 of P_ver, and its end is in the slot behind its last row. span [B, chunks, columns, E].
     """
     P: tl.constexpr = TH * TW
     program = tl.program_id(0)
@@ -58,7 +59,7 @@ def forward_kernel(
     is_channel = tl.full([BE], 1, tl.int1) if EVEN else first_channel + channel < E
     dstate = tl.arange(0, N_BLOCK)
     p = tl.arange(0, P)
-    tiles_w = tl.cdiv(WT + lead_j, TW) if TWO_D else 1
+    tiles_w = tl.cdiv(WT + lead_j, EVERY * TW) * EVERY if TWO_D else 1
     columns = tiles_w * TW
     tiles = tl.cdiv(HT * WT, P)  # of a sequence
 
@@ -114,17 +115,18 @@ def forward_kernel(
         if TWO_D:
             row = tl.arange(0, TH)
             column = tl.arange(0, TW)
-            if KEEP:
+            if KEEP and not ENDS:
                 ver_in, ver_out, ver_slots = tile_i, tile_i + 1, per_chunk
             else:
                 ver_in, ver_out, ver_slots = tile_i % 2, (tile_i + 1) % 2, 2
-            hor_out_base = P_hor + (part * (per_chunk * tiles_w) + tile + 1) * N * TH * E
+            hor_out_base = P_hor + ((part * (per_chunk * tiles_w) + tile) // EVERY + 1) * N * TH * E
             ver_in_base = P_ver + ((part * ver_slots + ver_in) * N * columns + tile_j * TW) * E
             ver_out_base = P_ver + ((part * ver_slots + ver_out) * N * columns + tile_j * TW) * E
             hor_offset = row[:, None] * E + channel[None, :]
             ver_offset = column[:, None] * E + channel[None, :]
             hor_nie = tl.where(tl.zeros(hor_nie.shape, tl.int32) + tile_j > 0, hor_nie, 0.0)  # a row begins at 0
-            has_right = only_if(is_channel[None, :], tiles_w - 1 - tile_j)
+            is_last = (tile_j + 1) // EVERY - tile_j // EVERY  # of a tile of the backward
+            has_right = only_if(is_channel[None, :], is_last * (tiles_w - 1 - tile_j))
             has_above = is_channel[None, :] if ENTRY else only_if(is_channel[None, :], tile_i)
             has_below = is_channel[None, :] if ENDS else only_if(is_channel[None, :], per_chunk - 1 - tile_i)
             if ENDS:

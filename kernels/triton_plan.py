@@ -56,15 +56,21 @@ class Cut(NamedTuple):
     lead_i: int
     lead_j: int
     two_d: bool
+    every: int = 1  # tiles side by side in one of a backward
 
     @property
     def tiles_w(self) -> int:
-        return triton.cdiv(self.columns + self.lead_j, self.tile_w) if self.two_d else 1
+        return self.every * triton.cdiv(self.columns + self.lead_j, self.every * self.tile_w) if self.two_d else 1
 
     @property
     def carry_columns(self) -> int:
         """States that pass from a chunk to the next, per dstate and channel."""
         return self.tiles_w * self.tile_w if self.two_d else 1
+
+    @property
+    def tiles(self) -> int:
+        """Of a grid."""
+        return triton.cdiv(self.rows, self.tile_h) * self.tiles_w
 
     @property
     def length(self) -> int:
@@ -75,7 +81,7 @@ class Cut(NamedTuple):
     def arguments(self) -> dict[str, Any]:
         return {
             "HT": self.rows, "WT": self.columns, "chunks": self.chunks, "per_chunk": self.per_chunk,
-            "lead_i": self.lead_i, "lead_j": self.lead_j, "TH": self.tile_h, "TW": self.tile_w,
+            "lead_i": self.lead_i, "lead_j": self.lead_j, "TH": self.tile_h, "TW": self.tile_w, "EVERY": self.every,
         }  # fmt: skip
 
 
@@ -115,21 +121,32 @@ class Plan:
         return Cut(order, rows, columns, blocks.tile_h, blocks.tile_w, chunks, per_chunk, 0, 0, self.two_d)
 
     def back(self, order: ScanOrder, blocks: Blocks) -> Cut:
-        """The traversal of the adjoint states, from the end; in 2d transposed, since they take columns before rows.
+        """The traversal of the adjoint states of a sequence, from its end.
 
         Its tiles are those of `forth`, so what the last of them has too much comes first here.
         """
-        flipped = (not order.rows_backwards, not order.columns_backwards)
-        if not self.two_d:
-            forth = self.forth(order, blocks)
-            lead = forth.length * blocks.positions - forth.rows * forth.columns
-            return forth._replace(order=ScanOrder(order.column_major, *flipped), lead_j=lead)
+        forth = self.forth(order, blocks)
+        lead = forth.length * blocks.positions - forth.rows * forth.columns
+        opposite = ScanOrder(order.column_major, not order.rows_backwards, not order.columns_backwards)
+        return forth._replace(order=opposite, lead_j=lead)
+
+    def strips(self, order: ScanOrder, blocks: Blocks, adjoint: bool) -> Cut:
+        """The traversal of a grid that leaves the carries into the tiles of a backward: of the states, or of the
+        adjoint states from the end, transposed, since they take columns before rows.
+
+        It is one chunk, or each row of tiles is a chunk.
+        """
         rows, columns = self._turned(order)
-        chunks, per_chunk = _chunks(triton.cdiv(columns, blocks.tile_w), blocks)
-        lead_i = chunks * per_chunk * blocks.tile_w - columns
-        lead_j = triton.cdiv(rows, blocks.tile_h) * blocks.tile_h - rows
-        opposite = ScanOrder(not order.column_major, *flipped)
-        return Cut(opposite, columns, rows, blocks.tile_w, blocks.tile_h, chunks, per_chunk, lead_i, lead_j, True)
+        height, width, lead_i, lead_j = blocks.tile_h, blocks.tile_w, 0, 0
+        if adjoint:
+            order = ScanOrder(not order.column_major, not order.rows_backwards, not order.columns_backwards)
+            rows, columns, height, width = columns, rows, width, height
+            # The tiles are the same, so what the last of them has too much comes first here.
+            lead_i, lead_j = -rows % height, -columns % width
+        narrow = min(width, max(1, blocks.sweep_positions // height)) if blocks.sweep_positions else width
+        length = triton.cdiv(rows, height)
+        chunks, per_chunk = (length, 1) if blocks.chunks > 1 else (1, length)
+        return Cut(order, rows, columns, height, narrow, chunks, per_chunk, lead_i, lead_j, True, width // narrow)
 
     def arguments(self, k: int, blocks: Blocks) -> dict[str, Any]:
         """What the kernels take of direction k, apart from activations and their order."""
@@ -166,7 +183,7 @@ class Plan:
         return torch.empty(shape, dtype=torch.float32, device=self.inputs.x.device)
 
     def carry_buffers(self, cut: Cut, keep: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """P_hor into every tile (with keep) and P_ver of Algorithm 2; of a sequence what enters chunks, as P_ver."""
+        """P_hor into every tile of a backward (with keep) and P_ver; of a sequence what enters chunks, as P_ver."""
         if not cut.two_d:
             ver = self.empty(self.batch, cut.chunks, self.dstate, self.channels)
             return ver, ver
@@ -174,7 +191,7 @@ class Plan:
         ver = self.empty(self.batch, cut.chunks, ver_slots, self.dstate, cut.carry_columns, self.channels)
         if not keep:
             return ver, ver
-        tiles = cut.per_chunk * cut.tiles_w
+        tiles = cut.per_chunk * cut.tiles_w // cut.every
         return self.empty(self.batch, cut.chunks, tiles, self.dstate, cut.tile_h, self.channels), ver
 
     def grid(self, cut: Cut, blocks: Blocks) -> tuple[int]:

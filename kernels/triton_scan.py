@@ -77,15 +77,17 @@ def _enter_chunks(
     entries: torch.Tensor,
     entry_slots: int,
     adjoint: bool = False,
+    kept_hor: torch.Tensor | None = None,
 ) -> None:
     """Fill the states at which chunks start: a sweep over each from zero, and the composition of the chunks.
 
-    entries [B, chunks, slots, N, columns, E]: the first slot of each chunk.
+    entries [B, chunks, slots, N, columns, E]: the first slot of each chunk. kept_hor: gets P_hor of every tile, which
+    does not depend on where a chunk starts, since rows are whole.
     """
     hor, ver = plan.carry_buffers(cut, keep=False)
     span = plan.empty(plan.batch, cut.chunks, cut.carry_columns, plan.channels)
-    modes = {"ADJOINT": adjoint, "ENDS": True}
-    sweep = _sweep_arguments(arguments, hor, ver) | {"span": span}
+    modes = {"ADJOINT": adjoint, "ENDS": True, "KEEP": kept_hor is not None}
+    sweep = _sweep_arguments(arguments, hor if kept_hor is None else kept_hor, ver) | {"span": span}
     _launch(forward_kernel, plan.grid(cut, blocks), _forward_arguments(cut, sweep, modes))
     width = min(64, triton.next_power_of_2(plan.channels))
     channel_blocks = triton.cdiv(plan.channels, width)
@@ -101,15 +103,64 @@ def _enter_chunks(
 
 
 def _sweep(plan: Plan, cut: Cut, blocks: Blocks, arguments: dict[str, Any], adjoint: bool) -> tuple[torch.Tensor, ...]:
-    """P_hor and P_ver into every tile of a grid, or of a sequence Q into every chunk (as P_ver)."""
+    """P_hor and P_ver into every tile of a grid. Rows of tiles that are chunks need one pass only."""
     hor, ver = plan.carry_buffers(cut, keep=True)
     if cut.chunks > 1:
-        _enter_chunks(plan, cut, blocks, arguments, ver, cut.per_chunk if cut.two_d else 1, adjoint)
-    if cut.two_d:
-        modes = {"KEEP": True, "ADJOINT": adjoint, "ENTRY": cut.chunks > 1}
+        _enter_chunks(plan, cut, blocks, arguments, ver, 1, adjoint, hor)
+    else:
         sweep = _sweep_arguments(arguments, hor, ver)
+        modes = {"KEEP": True, "ADJOINT": adjoint}
         _launch(forward_kernel, plan.grid(cut, blocks), _forward_arguments(cut, sweep, modes))
     return hor, ver
+
+
+def _adjoint_arguments(plan: Plan, k: int, cut: Cut, blocks: Blocks, dy: torch.Tensor) -> dict[str, Any]:
+    """Of a sweep of the adjoint states, which takes dy for x and C for B."""
+    arguments = plan.arguments(k, blocks) | plan.activations(k, cut.order)
+    return arguments | walk(dy, cut.order).arguments("x") | {"B": arguments["C"]}
+
+
+def _launch_sequence(
+    plan: Plan, k: int, blocks: Blocks, dy: torch.Tensor, kept: torch.Tensor, arguments: dict[str, Any]
+) -> None:
+    """The gradients of a 1d scan: chunks side by side, in each one tile after the other."""
+    cut, sweeping = plan.back(plan.settings.orders[k], blocks), blocks.for_sweeps
+    entries = kept
+    if cut.chunks > 1:
+        entries = plan.carry_buffers(cut, keep=False)[1]
+        _enter_chunks(plan, cut, sweeping, _adjoint_arguments(plan, k, cut, sweeping, dy), entries, 1, adjoint=True)
+    arguments |= {"kept": kept, "entries": entries, "ENTRY": cut.chunks > 1, "P": blocks.positions}
+    arguments |= {"chunks": cut.chunks, "per_chunk": cut.per_chunk}
+    arguments |= {"QUADS": triton.cdiv(blocks.bundle, 4), "RANK_PIECES": triton.cdiv(plan.rank, 16)}
+    _launch(backward_kernel, (plan.batch * cut.chunks * arguments["blocks"],), arguments)
+
+
+def _launch_grid(plan: Plan, k: int, blocks: Blocks, dy: torch.Tensor, arguments: dict[str, Any]) -> None:
+    """The gradients of a 2d scan: all tiles side by side, or one diagonal of tiles after the other."""
+    order, sweeping = plan.settings.orders[k], blocks.for_sweeps
+    forth = plan.strips(order, blocks, adjoint=False)
+    states = plan.arguments(k, sweeping) | plan.activations(k, order)
+    hor, ver = _sweep(plan, forth, sweeping, states, adjoint=False)
+    arguments |= {"P_hor": hor, "P_ver": ver, "TH": blocks.tile_h, "TW": blocks.tile_w}
+    arguments |= {"RANK_BLOCK": triton.next_power_of_2(max(plan.rank, 1))}
+    tiles_h, tiles_w = forth.length, forth.tiles_w // forth.every
+    if blocks.chunks > 1:
+        back = plan.strips(order, blocks, adjoint=True)
+        adjoint = _adjoint_arguments(plan, k, back, sweeping, dy)
+        back_ver, back_hor = _sweep(plan, back, sweeping, adjoint, adjoint=True)
+        tiles = [(tiles_h * tiles_w, 0, 0)]
+    else:
+        edges = (plan.dstate, blocks.tile_h, plan.channels), (plan.dstate, blocks.tile_w, plan.channels)
+        back_hor = plan.empty(plan.batch, 2, tiles_h, *edges[0])
+        back_ver = plan.empty(plan.batch, 2, tiles_w, *edges[1])
+        tiles = []
+        for diagonal in reversed(range(tiles_h + tiles_w - 1)):
+            first_row, last_row = max(0, diagonal - tiles_w + 1), min(diagonal, tiles_h - 1)
+            tiles.append((last_row - first_row + 1, diagonal, first_row))
+    arguments |= {"Q_hor": back_hor, "Q_ver": back_ver, "PASS_ON": blocks.chunks == 1}
+    for count, diagonal, first_row in tiles:
+        here = {"count": count, "diagonal": diagonal, "first_row": first_row}
+        _launch(grid_backward_kernel, (plan.batch * count * arguments["blocks"],), arguments | here)
 
 
 def backward(
@@ -124,7 +175,6 @@ def backward(
     """The gradients of all inputs, in the inputs' precisions; of R only if asked for."""
     plan = Plan(inputs, settings)
     blocks = _blocks or backward_blocks(*plan.sizes)
-    sweeping = blocks.for_sweeps
     K, N, E, r, batch = len(settings.orders), plan.dstate, plan.channels, plan.rank, plan.batch
     needs_R = needs_R and inputs.R is not None
     dy = dy.contiguous()  # as x and dx are
@@ -137,36 +187,20 @@ def backward(
     gradients: dict[str, list[torch.Tensor]] = {name: [] for name in parameters}
     with torch.cuda.device_of(inputs.x):
         for k, order in enumerate(settings.orders):
-            forth, back = plan.forth(order, blocks), plan.back(order, blocks)
-            shared = plan.arguments(k, sweeping)
-            states = shared | plan.activations(k, order)
-            adjoint = shared | plan.activations(k, back.order)
-            adjoint |= walk(dy, back.order).arguments("x") | {"B": adjoint["C"]}
             of_points = walk(partial, order, grid_axis=3)
             arguments = plan.rows_of_points(k, blocks) | {"NEEDS_R": needs_R, "first": int(k == 0)}
             arguments |= {"dy": dy, "dx": dx, "ddt": ddt[..., k, :], "ddt_row": ddt.stride(2)}
             arguments |= {"dBC": partial, "positions": batch * plan.height * plan.width}
             arguments |= {"corner": of_points.corner.storage_offset(), "point_i": of_points.i, "point_j": of_points.j}
+            forth = plan.forth(order, blocks)
             arguments |= {"HT": forth.rows, "WT": forth.columns}
-            if plan.two_d:
-                hor, ver = _sweep(plan, forth, sweeping, states, adjoint=False)
-                adjoint_ver, adjoint_hor = _sweep(plan, back, sweeping, adjoint, adjoint=True)
-                arguments |= {"P_hor": hor, "P_ver": ver, "Q_hor": adjoint_hor, "Q_ver": adjoint_ver}
-                arguments |= {"state_rows": forth.length, "adjoint_rows": back.length}
-                arguments |= {"TH": forth.tile_h, "TW": forth.tile_w}
-                arguments |= {"RANK_BLOCK": triton.next_power_of_2(max(r, 1))}
-                parts, kernel = back.tiles_w * forth.tiles_w, grid_backward_kernel
-            else:
-                kept = carries.view(K, -1)[k]
-                entries = _sweep(plan, back, sweeping, adjoint, adjoint=True)[1] if back.chunks > 1 else kept
-                arguments |= {"kept": kept, "entries": entries, "ENTRY": back.chunks > 1}
-                arguments |= {"chunks": forth.chunks, "per_chunk": forth.per_chunk}
-                arguments |= {"P": blocks.positions, "QUADS": triton.cdiv(blocks.bundle, 4)}
-                arguments |= {"RANK_PIECES": triton.cdiv(r, 16)}
-                parts, kernel = forth.chunks, backward_kernel
+            parts = forth.tiles if plan.two_d else forth.chunks
             rows = {"dA": N, "dR": N if needs_R else 0, "dD": 1, "dbias": 1, "dweight": r}
             sums = {name: plan.empty(batch, parts, count, E) for name, count in rows.items()}
-            _launch(kernel, (batch * parts * arguments["blocks"],), arguments | sums)
+            if plan.two_d:
+                _launch_grid(plan, k, blocks, dy, arguments | sums)
+            else:
+                _launch_sequence(plan, k, blocks, dy, carries.view(K, -1)[k], arguments | sums)
             for name in gradients:
                 gradients[name].append(sums[name].sum((0, 1)))
             over_channels = partial.sum(0).permute(1, 2, 3, 0)

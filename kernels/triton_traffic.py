@@ -7,11 +7,14 @@ well: this is the algorithm's traffic. The minimum, per direction, is
               weight read once per sample
     backward  x, dt, B, C, dy read once; dx written once and, after the first direction, read once; the gradients of
               dt, B, C written once, those of the parameters once per sample; and for 2d, whose carries are
-              recomputed, x, dt and B read once more
+              recomputed, x, dt and B read once more: a gradient needs the states, which come from one end of the
+              grid, and the adjoint states, which come from the other, and neither is stored
+    chunks    a chunk of the traversal starts from a state that depends on all inputs before it, and it does not stay
+              on chip until that is known. So where chunks run at the same time, what they start from takes one more
+              read: forward x, dt and B, backward dy, dt and C
 
-What chunks cost (another sweep over their inputs) and the sweep of the adjoint states in 2d (dy, dt and C once more)
-are not in the minimum. The carries between tiles and chunks are listed apart. Tiles that hang over the edge of the grid
-are masked there, so they only raise the traffic of what is counted per tile (carries, parameters, their gradients).
+The carries between tiles and chunks are listed apart. Tiles that hang over the edge of the grid are masked there, so
+they only raise the traffic of what is counted per tile (carries, parameters, their gradients).
 """
 
 from collections import defaultdict
@@ -58,13 +61,14 @@ def count_backward(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks) -
     return {name: Bytes(*count) for name, count in traffic.items()}
 
 
-def minimum_forward(inputs: ScanInputs) -> int:
+def minimum_forward(inputs: ScanInputs, chunked: bool = False) -> int:
     x, K, batch = _bytes(inputs.x), inputs.A.shape[0], inputs.x.shape[0]
     y = 4 * inputs.x.numel()
-    return K * x + _activations(inputs) + (2 * K - 1) * y + batch * _parameters(inputs)
+    again = K * x + _bytes(inputs.dt) + _bytes(inputs.B) if chunked else 0
+    return again + K * x + _activations(inputs) + (2 * K - 1) * y + batch * _parameters(inputs)
 
 
-def minimum_backward(inputs: ScanInputs, settings: ScanSettings) -> int:
+def minimum_backward(inputs: ScanInputs, settings: ScanSettings, chunked: bool = False) -> int:
     x, K, batch = _bytes(inputs.x), inputs.A.shape[0], inputs.x.shape[0]
     dx = 4 * inputs.x.numel()
     # Sums over channels leave in float32: of B, C and a low-rank dt.
@@ -73,6 +77,8 @@ def minimum_backward(inputs: ScanInputs, settings: ScanSettings) -> int:
     read = 2 * K * x + _activations(inputs)
     if settings.kind == "2d":
         read += K * x + _bytes(inputs.dt) + _bytes(inputs.B)
+    if chunked:
+        read += K * x + _bytes(inputs.dt) + _bytes(inputs.C)
     return read + (2 * K - 1) * dx + gradients + 2 * batch * _parameters(inputs)
 
 

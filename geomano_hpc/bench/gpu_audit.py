@@ -19,7 +19,6 @@ from geomano_hpc.errors import GeomanoError
 from geomano_hpc.progress import progress
 
 _PARAMETERS = ("A", "D", "R", "bias", "weight", "dA", "dR", "dD", "dbias", "dweight")
-_EVERY_TILE = 10**6  # a program for each: more than a GPU takes at a time
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Audit:
     batch: int
     part: str  # forward or backward
     block: str  # tile and channels of a program
-    chunks: int  # of the traversal, the fewest of all passes
+    chunks: int  # of the traversal, the fewest of all passes; 1: nothing is read again
     bytes_by_tensor: dict[str, float]  # loaded and stored, without carries
     carry_bytes: float
     minimum_bytes: float
@@ -120,7 +119,6 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
     rows = []
     for part, blocks in (("forward", forward_blocks(*sizes)), ("backward", backward_blocks(*sizes))):
         backwards = part == "backward"
-        width = max(blocks.program_channels, blocks.sweep_channels) if kind == "1d" else blocks.for_sweeps.channels
         count = triton_traffic.count_backward if backwards else triton_traffic.count_forward
         small = blocks._replace(chunks=max(1, round(blocks.chunks / grow)))
         one, two = (count(inputs(recipe.channels, dstate), settings, small) for dstate in (1, 2))
@@ -132,17 +130,11 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
             bytes_all = batch * (first + (recipe.dstate - 1) * (sum(two[key]) - first))
             directions = 2 * recipe.directions - 1 if key in ("y", "dx") else recipe.directions
             scaled[key] = bytes_all * directions * (1.0 if key in _PARAMETERS and blocks.chunks == 1 else grow)
-        minimum = batch * triton_traffic.minimum_forward(whole)
+        passes = _passes(Plan(whole, settings), blocks, backwards)
+        chunks = min(chunks for chunks, _ in passes)
+        minimum = batch * triton_traffic.minimum_forward(whole, chunked=chunks > 1)
         if backwards:
-            minimum = batch * triton_traffic.minimum_backward(whole, settings)
-        # Passes over the tiles, each with its exponentials, and chunks in which each runs.
-        forth, back = (
-            cut(settings.orders[0], blocks).chunks for cut in (Plan(whole, settings).forth, Plan(whole, settings).back)
-        )
-        passes = [forth] * (2 if forth > 1 else 1)
-        if backwards:
-            sweeps = [back] * (2 if back > 1 else 1)
-            passes = [*passes, *sweeps, _EVERY_TILE] if kind == "2d" else [forth, *sweeps[1:]]
+            minimum = batch * triton_traffic.minimum_backward(whole, settings, chunked=chunks > 1)
         rows.append(
             asdict(
                 Audit(
@@ -151,16 +143,29 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
                     batch,
                     part,
                     f"{blocks.tile_h} x {blocks.tile_w} x {blocks.program_channels}",
-                    min(passes),
+                    chunks,
                     {key: count for key, count in scaled.items() if key not in triton_traffic.CARRIES},
                     sum(count for key, count in scaled.items() if key in triton_traffic.CARRIES),
                     minimum,
                     updates * len(passes),
-                    batch * min(passes) * -(-recipe.channels // width),
+                    batch * min(chunks * -(-recipe.channels // width) for chunks, width in passes),
                 )
             )
         )
     return rows
+
+
+def _passes(plan: Any, blocks: Any, backwards: bool) -> list[tuple[int, int]]:
+    """Passes over the tiles, each with its exponentials: the programs side by side in a sample, and their channels."""
+    order, sweep = plan.settings.orders[0], blocks.for_sweeps.channels
+    forth = plan.forth(order, blocks)
+    if plan.two_d and backwards:
+        states, adjoint = (plan.strips(order, blocks, adjoint).chunks for adjoint in (False, True))
+        if blocks.chunks == 1:
+            return [(1, sweep), (1, blocks.program_channels)]
+        return [(states, sweep), (adjoint, sweep), (forth.tiles, blocks.program_channels)]
+    main = (forth.chunks, blocks.program_channels)
+    return [main, (forth.chunks, sweep)] if forth.chunks > 1 else [main]
 
 
 def traffic_table(audits: list[Audit]) -> list[str]:
