@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -111,6 +112,7 @@ def generate(
     scipy's solve in this process, a block of samples at once.
     """
     assert generation.transforms == (transforms.name if transforms else "scipy")
+    refuse_to_start_again()
     world = world or SingleProcess()
     parts = unfinished(generation, out)
     missing = world.bcast(_missing(parts) if world.rank == 0 else None)
@@ -129,6 +131,16 @@ def generate(
         parts.assemble(last)
     world.allgather(None)  # nobody returns before the file has its name
     return True
+
+
+def refuse_to_start_again() -> None:
+    """A worker imports the script that started it. One that does its work at import would do it all again in there,
+    and wait for itself."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise DataError("a worker that makes samples ran the script that started it: " + _GUARD)
+
+
+_GUARD = 'put what the script does under `if __name__ == "__main__":`'
 
 
 def unfinished(generation: Generation, out: Path) -> Parts:
@@ -182,7 +194,13 @@ def _made(
         return
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=fresh, initializer=_end_with_parent) as pool:
-        yield from pool.map(partial(_make_block, generation, parts), blocks)
+        try:
+            yield from pool.map(partial(_make_block, generation, parts), blocks)
+        except BrokenProcessPool as error:
+            raise DataError(
+                f"a process that makes {parts.out} died (out of memory, or killed); start again, and only what is "
+                f"missing is made. From a script of your own: {_GUARD}"
+            ) from error
 
 
 def _end_with_parent() -> None:

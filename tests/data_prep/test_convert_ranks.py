@@ -158,6 +158,37 @@ print(deaths)
 """
 
 
+DEADLY_RANK = f"""
+import os, signal
+from geomano_hpc.data_prep import shards
+steps, pack = 0, shards.struct.pack
+class Pack:
+    @staticmethod
+    def pack(*arguments):
+        global steps
+        steps += 1
+        if os.environ["OMPI_COMM_WORLD_RANK"] == "1" and steps == 7:  # in its second shard
+            os.kill(os.getpid(), signal.SIGKILL)
+        return pack(*arguments)
+shards.struct = Pack
+{PROGRAM}"""
+
+
+@mpirun
+def test_rank_that_is_killed_ends_all_and_another_number_of_ranks_goes_on(
+    raw: Path, expected: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "store.zarr"
+    assert mpi(2, ["-c", DEADLY_RANK, str(raw), str(out)]).returncode != 0
+    assert not out.exists()
+    recorded = list((tmp_path / ".store.zarr.unfinished").glob("done/*.json"))
+    assert recorded  # the next start has something to go on from
+    done = mpi(3, ["-c", PROGRAM, str(raw), str(out)])
+    assert done.returncode == 0, done.stderr
+    assert files_of(out) == files_of(expected)
+    assert [path.name for path in tmp_path.iterdir()] == ["store.zarr"]
+
+
 def test_killed_at_any_point_it_goes_on_and_ends_in_the_same_bytes(raw: Path, expected: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLER, str(raw), str(tmp_path)],

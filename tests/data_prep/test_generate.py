@@ -129,6 +129,22 @@ def alive_in_session(session: int) -> list[int]:
     return found
 
 
+def test_script_without_a_main_guard_is_told_so_and_does_not_wait_for_itself(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from geomano_hpc.config import DataConfig\n"
+        "from geomano_hpc.data import ensure_store\n"
+        "how = {'problem': 'darcy', 'train_samples': 10, 'test_samples': 2, 'grid': 8}\n"
+        "ensure_store(DataConfig(store=Path('store.zarr'), generate=how))\n"
+    )
+    command = [sys.executable, "-P", str(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert '__name__ == "__main__"' in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "store.zarr").exists()
+
+
 def test_same_data_is_reused_and_other_data_is_never_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "data.h5"
     generate(SMALL, file, workers=1)
