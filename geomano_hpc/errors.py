@@ -23,3 +23,20 @@ class FolderInUseError(GeomanoError):
 
 class BackendError(GeomanoError):
     """A backend that was asked for by name cannot be used here."""
+
+
+class PreemptedError(GeomanoError):
+    """A signal asked the training to stop. Its state is on disk: started again, it goes on as if nothing had happened.
+
+    Raised on every rank, by the same step; rank 0 is the one that speaks. The exit code is EX_TEMPFAIL of sysexits.h,
+    "try again later", so that a script can tell "requeue me" from "failed".
+    """
+
+    exit_code = 75
+
+    def __init__(self, message: str, rank: int = 0) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+    def __reduce__(self) -> tuple[type["PreemptedError"], tuple[str, int]]:
+        return type(self), (str(self), self.rank)  # submitit hands errors over pickled

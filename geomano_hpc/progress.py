@@ -9,19 +9,22 @@ Advance = Callable[[str], None]
 
 
 @contextmanager
-def progress(description: str, total: int, shown: bool = True) -> Iterator[Advance]:
-    """Yield `advance(note)`, to be called once per finished item; the note is shown beside the bar."""
+def progress(description: str, total: int, shown: bool = True, done: int = 0) -> Iterator[Advance]:
+    """Yield `advance(note)`, to be called once per finished item; the note is shown beside the bar.
+
+    `done` of the items were finished before, and say nothing about the speed.
+    """
     if not shown:
         yield lambda note: None
     elif sys.stderr.isatty():
-        with _bar(description, total) as advance:
+        with _bar(description, total, done) as advance:
             yield advance
     else:
-        yield _lines(description, total)
+        yield _lines(description, total, done)
 
 
 @contextmanager
-def _bar(description: str, total: int) -> Iterator[Advance]:
+def _bar(description: str, total: int, done: int) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -42,13 +45,13 @@ def _bar(description: str, total: int) -> Iterator[Advance]:
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(description, total=total, note="")
+        task = bar.add_task(description, total=total, completed=done, note="")
         yield lambda note: bar.update(task, advance=1, note=note)
 
 
-def _lines(description: str, total: int, every_seconds: float = 10.0) -> Advance:
-    done = 0
-    last = time.monotonic()
+def _lines(description: str, total: int, done: int, every_seconds: float = 10.0) -> Advance:
+    done_before = done
+    started = last = time.monotonic()
 
     def advance(note: str) -> None:
         nonlocal done, last
@@ -56,6 +59,14 @@ def _lines(description: str, total: int, every_seconds: float = 10.0) -> Advance
         now = time.monotonic()
         if done == total or now - last >= every_seconds:
             last = now
-            print(f"{description} {done}/{total} {note}".rstrip(), file=sys.stderr, flush=True)
+            seconds_left = (now - started) / (done - done_before) * (total - done)
+            left = f", {_duration(seconds_left)} left" if done < total else ""
+            print(f"{description} {done}/{total} {note}".rstrip() + left, file=sys.stderr, flush=True)
 
     return advance
+
+
+def _duration(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,6 +1,7 @@
 """Fixtures that several parts share."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from geomano_hpc.config import Recipe, load_recipe
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.generate import Generation, generate
 from geomano_hpc.data_prep.problems import problem
+
+# A suite in the background is told to ignore Ctrl-C and would pass that on to what the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

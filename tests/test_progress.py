@@ -43,10 +43,20 @@ def test_log_gets_a_line_now_and_then_and_one_at_the_end(
     with progress("work", 4) as advance:
         for item in range(4):
             advance(f"item {item}")
-    assert capsys.readouterr().err.splitlines() == ["work 2/4 item 1", "work 4/4 item 3"]
+    assert capsys.readouterr().err.splitlines() == ["work 2/4 item 1, 11 s left", "work 4/4 item 3"]
 
 
 def test_hidden_progress_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("work", 1, shown=False) as advance:
         advance("done")
     assert capsys.readouterr().err == ""
+
+
+def test_items_of_an_earlier_start_say_nothing_about_the_time_that_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 20.0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    with progress("work", 1000, done=900) as advance:
+        advance("item")
+    assert capsys.readouterr().err == "work 901/1000 item, 33 min 00 s left\n"

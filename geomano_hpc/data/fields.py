@@ -67,6 +67,11 @@ class Split:
         """A rollout predicts one frame at a time; a steady problem the whole target."""
         return 1 if self.task == "rollout" else self.target_SHWC.shape[-1]
 
+    @property
+    def frames(self) -> int:
+        """Channels of the target: the frames that a rollout predicts."""
+        return self.target_SHWC.shape[-1]
+
     def batch(self, samples: torch.Tensor) -> Batch:
         return Batch(_pick(self.input_SHWC, samples), _pick(self.target_SHWC, samples))
 

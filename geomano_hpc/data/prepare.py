@@ -8,7 +8,7 @@ from pathlib import Path
 
 from geomano_hpc.config import DataConfig
 from geomano_hpc.data_prep.convert import convert
-from geomano_hpc.data_prep.generate import Generation, generate
+from geomano_hpc.data_prep.generate import Generation, generate, refuse_to_start_again
 from geomano_hpc.data_prep.problems import Problem, problem
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import DataError
@@ -26,6 +26,7 @@ def ensure_store(config: DataConfig) -> None:
                 f"--out {config.store}`, or make the data with `geomano data generate` first"
             )
         return
+    refuse_to_start_again()  # before it waits for the lock that its parent holds
     samples = how.train_samples + how.test_samples
     generation = Generation(how.problem, samples, how.grid, how.seed, how.viscosity)
     sizes = {"train_samples": how.train_samples, "test_samples": how.test_samples}

@@ -1,7 +1,11 @@
-"""The DeepSpeed engine around a model: AdamW, OneCycleLR stepped per batch, gradient clipping, gradients over ranks."""
+"""What the loop needs of an engine: gradients over ranks, clipped optimiser steps, and its whole state in one place.
 
-import logging
-import os
+Two engines do it: DeepSpeed (deepspeed_engine.py) and plain torch (torch_engine.py). Both step AdamW and OneCycleLR as
+the benchmark does, in float32, and give the same losses.
+"""
+
+import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,28 +14,119 @@ from torch import nn
 
 from geomano_hpc.config import TrainingConfig
 from geomano_hpc.training.ranks import Ranks
+from geomano_hpc.training.tasks import Network
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of each parameter, besides its count of steps
 
 
-@dataclass
-class Engine:
-    """What the loop needs of DeepSpeed."""
+@dataclass(frozen=True)
+class EngineState:
+    """Weights and optimiser of a training, whole: no trace of how many ranks it was parted over, or of the engine."""
 
-    deepspeed: Any
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    scheduler: torch.optim.lr_scheduler.LRScheduler
-    ranks: Ranks
-    device: torch.device
+    weights: dict[str, torch.Tensor]
+    moments: dict[str, torch.Tensor]  # <parameter>.exp_avg, <parameter>.exp_avg_sq; empty before the first step
+    record: dict[str, Any]  # plain numbers: AdamW's steps and groups, the scheduler, the loss scale of float16
 
-    def step(self, summed_loss: torch.Tensor) -> None:
-        """One optimiser and scheduler step. DeepSpeed averages over ranks; the benchmark's loss is a sum."""
-        self.deepspeed.backward(summed_loss * self.ranks.world_size)
-        self.deepspeed.step()
+
+class Engine(ABC):
+    """Every method is called by every rank, in the same order."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        schedule: "Schedule",
+        ranks: Ranks,
+        device: torch.device,
+    ) -> None:
+        self.model, self.optimizer, self.schedule, self.ranks, self.device = model, optimizer, schedule, ranks, device
+
+    @property
+    @abstractmethod
+    def network(self) -> Network:
+        """The model as the training calls it."""
+
+    @property
+    def evaluation_network(self) -> Network:
+        """The model as evaluations call it."""
+        return self.model
+
+    @abstractmethod
+    def backward(self, summed_loss: torch.Tensor, last: bool) -> None:
+        """Add the gradient of a sum over samples; `last` of the parts of a batch brings the gradients together."""
+
+    @abstractmethod
+    def _apply(self) -> float:
+        """Clip and step the optimiser unless the gradient is not finite. Returns its norm before clipping."""
+
+    def step(self) -> float:
+        """One optimiser and scheduler step. Returns the gradient's norm; if that is not finite, nothing has changed."""
+        norm = self._apply()
+        if math.isfinite(norm):
+            self.schedule.step()
+        return norm
+
+    @abstractmethod
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The whole weights on the CPU, on rank 0 at least."""
+
+    @abstractmethod
+    def state(self) -> EngineState: ...
+
+    @abstractmethod
+    def load(self, state: EngineState) -> None: ...
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
         if self.ranks.world_size > 1:
             torch.distributed.all_reduce(values)
         return values
+
+
+class Schedule:
+    """OneCycleLR, stepped per batch: learning rate and first beta of AdamW."""
+
+    _CHANGED = ("lr", "betas")
+
+    def __init__(self, optimizer: torch.optim.Optimizer, peak: float, total_steps: int) -> None:
+        self._optimizer = optimizer
+        self._scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=peak, total_steps=total_steps)
+
+    @property
+    def lr(self) -> float:
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def step(self) -> None:
+        self._scheduler.step()
+
+    def record(self) -> dict[str, Any]:
+        (group,) = self._optimizer.param_groups
+        return {"steps": self._scheduler.last_epoch, "group": {name: group[name] for name in self._CHANGED}}
+
+    def restore(self, record: dict[str, Any]) -> None:
+        self._scheduler.last_epoch = record["steps"]
+        self._scheduler._step_count = record["steps"] + 1
+        (group,) = self._optimizer.param_groups
+        group.update(lr=record["group"]["lr"], betas=tuple(record["group"]["betas"]))
+        self._scheduler._last_lr = [group["lr"]]
+
+
+def make_optimizer(
+    model: nn.Module, config: TrainingConfig, total_steps: int
+) -> tuple[torch.optim.Optimizer, Schedule]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    return optimizer, Schedule(optimizer, config.lr, total_steps)
+
+
+def clip_whole_gradients(model: nn.Module, largest: float | None) -> float:
+    """The norm of the gradient, which is clipped at `largest`, or removed where it is not finite: no step follows."""
+    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    found = float(norm)
+    if not math.isfinite(found):
+        model.zero_grad(set_to_none=True)
+    elif largest is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm)
+    return found
 
 
 def pick_device(ranks: Ranks) -> torch.device:
@@ -43,37 +138,15 @@ def pick_device(ranks: Ranks) -> torch.device:
     return device
 
 
-def start_engine(model: nn.Module, config: TrainingConfig, total_steps: int, ranks: Ranks) -> Engine:
+def start_engine(
+    model: nn.Module, config: TrainingConfig, total_steps: int, ranks: Ranks, precision: str = "float32"
+) -> Engine:
     device = pick_device(ranks)
-    deepspeed = import_deepspeed(device)
     model.to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=config.lr, total_steps=total_steps)
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        optimizer=optimizer,
-        lr_scheduler=scheduler,
-        config={
-            # The loop makes its own batches; DeepSpeed only has to know that nothing is accumulated.
-            "train_micro_batch_size_per_gpu": 1,
-            "gradient_accumulation_steps": 1,
-            "gradient_clipping": config.clip or 0.0,
-            "zero_optimization": {"stage": 0},
-            "zero_allow_untested_optimizer": True,
-            "steps_per_print": 10**9,
-        },
-    )
-    return Engine(engine, model, optimizer, scheduler, ranks, device)
+    if config.engine == "torch":
+        from geomano_hpc.training.torch_engine import TorchEngine
 
+        return TorchEngine(model, config, total_steps, ranks, device, precision)
+    from geomano_hpc.training.deepspeed_engine import DeepSpeedEngine
 
-def import_deepspeed(device: torch.device) -> Any:
-    if device.type == "cpu":
-        os.environ["DS_ACCELERATOR"] = "cpu"
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    import deepspeed
-    import deepspeed.ops
-
-    if device.type == "cpu":
-        # Plain gloo: DeepSpeed's shared-memory operator would be compiled on first use, which takes minutes.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    return deepspeed
+    return DeepSpeedEngine(model, config, total_steps, ranks, device, precision)

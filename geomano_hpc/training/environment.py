@@ -2,11 +2,9 @@
 
 import os
 import platform
-import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import torch
@@ -14,6 +12,7 @@ import torch
 import geomano_hpc
 from geomano_hpc.kernels import BackendStatus
 from geomano_hpc.training.ranks import Ranks
+from geomano_hpc.training.revision import git_revision
 
 PACKAGES = (
     "torch",
@@ -61,17 +60,6 @@ def hardware() -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "gpus": gpus,
     }
-
-
-def git_revision() -> str | None:
-    """The revision of the checkout that this code runs from, `-dirty` if it was edited; None for an installed wheel."""
-    git = which("git")
-    folder = Path(geomano_hpc.__file__).parent
-    if git is None or not (folder.parent / ".git").exists():
-        return None
-    command = [git, "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
 
 
 def _version(name: str) -> str | None:

@@ -1,5 +1,7 @@
 """Evaluation: the relative L2 error of each test sample in physical units, averaged over the split."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,42 +14,72 @@ from geomano_hpc.errors import GeomanoError
 from geomano_hpc.models import build_model
 from geomano_hpc.training.ranks import Ranks
 from geomano_hpc.training.run_folder import RunFolder
-from geomano_hpc.training.tasks import Task
+from geomano_hpc.training.tasks import Network, Task
 from geomano_hpc.training.weights import load_weights, trained_grid
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """Means over the samples of a split, in physical units."""
+
+    rel_l2: float  # of the whole target, all frames of a rollout together
+    rel_l2_by_frame: list[float] | None  # of a rollout
+    samples: int
+
+
+def evaluate(
+    network: Network, task: Task, batch_size: int, device: torch.device, ranks: Ranks, pause: Callable[[], object] = int
+) -> Evaluation:
+    """Every sample counts once, and the same numbers come out however many ranks there are.
+
+    All ranks call the network equally often, since at ZeRO 3 each call needs all of them. `pause` is called after each.
+    """
+    samples = len(task.split)
+    mine = share_of_rank(torch.arange(samples), ranks.rank, ranks.world_size)
+    largest_share = -(-samples // ranks.world_size)
+    calls = -(-largest_share // batch_size)
+    schedule = list(mine.split(batch_size)) if len(mine) else []
+    idle = [torch.zeros(1, dtype=torch.long)] * (calls - len(schedule))
+    errors_SF: torch.Tensor | None = None
+    for number, batch in enumerate(task.split.batches([*schedule, *idle])):
+        found_BF = task.frame_errors(network, batch, device).double().cpu()
+        if errors_SF is None:
+            errors_SF = torch.zeros(samples, found_BF.shape[1], dtype=torch.float64)
+        if number < len(schedule):
+            errors_SF[schedule[number]] = found_BF
+        pause()
+    assert errors_SF is not None
+    if ranks.world_size > 1:  # each row is of one rank, and zero on the others: the sum is exact
+        torch.distributed.all_reduce(errors_SF)
+    whole, *frames = errors_SF.mean(dim=0).tolist()
+    return Evaluation(whole, frames if task.split.task == "rollout" else None, samples)
+
+
 def mean_error(model: nn.Module, task: Task, batch_size: int, device: torch.device, ranks: Ranks) -> float:
-    """Mean over the split. Every sample is counted once, however many ranks there are."""
+    """Relative L2, averaged over the split."""
     model.eval()
-    total = torch.zeros((), dtype=torch.float64)
-    mine = share_of_rank(torch.arange(len(task.split)), ranks.rank, ranks.world_size)
-    for batch in task.split.batches(mine.split(batch_size) if len(mine) else ()):
-        total += task.errors(model, batch, device).double().sum().cpu()
-    model.train()
-    if ranks.world_size > 1:
-        total = total.to(device)
-        torch.distributed.all_reduce(total)
-    return total.item() / len(task.split)
+    return evaluate(model, task, batch_size, device, ranks).rel_l2
 
 
-def load_trained(folder: RunFolder, store: Path | None = None, resolution: int | None = None) -> tuple[nn.Module, Task]:
+def load_trained(
+    folder: RunFolder, store: Path | None = None, resolution: int | None = None, best: bool = False
+) -> tuple[nn.Module, Task]:
     """The trained model of a run and the test split of its store, or of another store of the same kind; at another
-    resolution, if asked for."""
+    resolution, or with the weights of the best evaluation, if asked for."""
     recipe = folder.recipe()
-    if not folder.weights_file.is_file():
-        raise GeomanoError(f"{folder.path}: the run has no trained weights yet (no {folder.weights_file.name})")
+    file = folder.weights(best)
     opened, samples = open_store(store or recipe.data.store), None if store else recipe.data.test_samples
     if resolution is None:
         data = recipe.data.model_copy(update={"test_samples": samples})
         split = load_splits(opened, data, ("test",)).splits["test"]
     else:
         split = load_split(opened, "test", samples, resolution)
-    grid = trained_grid(folder.weights_file)
+    grid = trained_grid(file)
     if isinstance(recipe.model, GeomanoConfig) and recipe.model.encoder == "global" and grid != split.grid:
         raise GeomanoError(
             f"{folder.path}: encoder global is tied to the grid of its training, {grid}; the data has {split.grid}: "
             "train with encoder pointwise or local to evaluate at any resolution"
         )
     model = build_model(recipe.model, split.in_channels, split.out_channels, grid)
-    split = load_weights(folder.weights_file, model, split)
+    split = load_weights(file, model, split)
     return model.eval(), Task(split, recipe.loss.gradient_weight, recipe.compute.precision)

@@ -1,41 +1,69 @@
-"""Metrics of a run: one JSON line per epoch, and the same numbers as TensorBoard curves."""
+"""Metrics of a run: one JSON line per epoch, and the sums over its steps that they are made of."""
 
 import json
 import os
+import resource
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import torch
 
 from geomano_hpc.atomic import write_text
 from geomano_hpc.training.run_folder import RunFolder
 
-# TensorBoard's name for each number.
-_CURVES = {
-    "train_loss": "loss/train",
-    "test_rel_l2": "rel_l2/test",
-    "lr": "training/lr",
-    "samples_per_second": "training/samples_per_second",
-    "data_wait_share": "training/data_wait_share",
-}
+
+@dataclass
+class EpochSums:
+    """Sums over the finished steps of the epoch at work. They are part of a checkpoint, so nothing is counted anew."""
+
+    samples: float = 0.0
+    loss: float = 0.0
+    relative_l2: float = 0.0
+    gradient_loss: float = 0.0
+    gradient_norm: float = 0.0
+    steps: float = 0.0
+    seconds: float = 0.0
+    data_wait: float = 0.0
+    lr: float = 0.0  # not a sum: of the last step
+
+    def add(self, step: "EpochSums") -> None:
+        for name, value in asdict(step).items():
+            setattr(self, name, getattr(self, name) + value)
+        self.lr = step.lr
+
+    def line(self) -> dict[str, Any]:
+        samples, steps, seconds = max(self.samples, 1.0), max(self.steps, 1.0), max(self.seconds, 1e-9)
+        return {
+            "train_loss": self.loss / samples,
+            "train_rel_l2": self.relative_l2 / samples,
+            "train_gradient_loss": self.gradient_loss / samples,
+            "gradient_norm": self.gradient_norm / steps,
+            "lr": self.lr,
+            "seconds": self.seconds,
+            "samples_per_second": self.samples / seconds,
+            "data_wait_share": self.data_wait / seconds,
+            "memory_gib": peak_memory_gib(),
+        }
 
 
-class MetricsWriter:
+def peak_memory_gib() -> float:
+    """The most that this process held so far: of the GPU where there is one, else of the machine."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+class MetricsFile:
     def __init__(self, folder: RunFolder, finished_epochs: int) -> None:
         """Keep what belongs to the finished epochs and drop what a killed process wrote after its last checkpoint."""
-        from torch.utils.tensorboard import SummaryWriter
-
         kept = [line for line in folder.metrics() if line["epoch"] <= finished_epochs]
         write_text(folder.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
         self._file = folder.metrics_file.open("a", encoding="utf-8")
-        self._tensorboard = SummaryWriter(str(folder.tensorboard), purge_step=finished_epochs + 1)
 
     def write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())  # a checkpoint that follows must not outlive its metrics
-        for key, curve in _CURVES.items():
-            if line.get(key) is not None:
-                self._tensorboard.add_scalar(curve, line[key], global_step=line["epoch"])
-        self._tensorboard.flush()
 
     def close(self) -> None:
         self._file.close()
-        self._tensorboard.close()

@@ -4,6 +4,7 @@ config.yaml       the resolved recipe                     metrics.jsonl   one li
 environment.json  versions, hardware, backend, data hash  tensorboard/    the same as curves
 checkpoints/      to go on from                           logs/           what the processes printed
 model.safetensors the trained weights                     result.json     written last: the run is finished
+best.safetensors  those of the smallest test error        profile/        of `geomano train --profile`
 """
 
 import contextlib
@@ -16,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from geomano_hpc.atomic import write_json, write_text
 from geomano_hpc.config import Recipe, recipe_from_mapping, to_yaml
-from geomano_hpc.errors import ConfigError, FolderInUseError
+from geomano_hpc.config.yaml_text import read_yaml
+from geomano_hpc.errors import ConfigError, FolderInUseError, GeomanoError
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,21 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     @property
+    def best_weights_file(self) -> Path:
+        return self.path / "best.safetensors"
+
+    @property
+    def profile(self) -> Path:
+        return self.path / "profile"
+
+    def weights(self, best: bool = False) -> Path:
+        """The weights of the end of the training, or of the evaluation with the smallest error so far."""
+        file = self.best_weights_file if best else self.weights_file
+        if not file.is_file():
+            raise GeomanoError(f"{self.path}: the run has no trained weights yet (no {file.name})")
+        return file
+
+    @property
     def result_file(self) -> Path:
         return self.path / "result.json"
 
@@ -66,7 +81,8 @@ class RunFolder:
     def recipe(self) -> Recipe:
         if not self.config_file.is_file():
             raise ConfigError(f"{self.path}: not a run folder (no config.yaml)")
-        return recipe_from_mapping(yaml.safe_load(self.config_file.read_text(encoding="utf-8")), str(self.config_file))
+        source = str(self.config_file)
+        return recipe_from_mapping(read_yaml(self.config_file.read_text(encoding="utf-8"), source), source)
 
     def write_recipe(self, recipe: Recipe) -> None:
         """Keep the resolved recipe; a folder never changes its recipe."""

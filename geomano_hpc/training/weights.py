@@ -1,10 +1,11 @@
 """The trained weights of a run, with the normalisers and the grid that belong to them: what a prediction needs."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
@@ -16,12 +17,40 @@ from geomano_hpc.errors import GeomanoError
 _ENTRY = "geomano_hpc"
 
 
-def save_weights(file: Path, model: nn.Module, split: Split) -> None:
+def save_weights(file: Path, weights: dict[str, torch.Tensor], split: Split) -> None:
     normalisers = {"input": asdict(split.input_normaliser), "target": asdict(split.target_normaliser)}
+    shapes = {"in_channels": split.in_channels, "out_channels": split.out_channels, "frames": split.frames}
     # One entry: safetensors writes several in a random order, and the same run would give other bytes.
-    metadata = {_ENTRY: json.dumps({"normalisers": normalisers, "grid": split.grid})}
+    metadata = {_ENTRY: json.dumps({"normalisers": normalisers, "grid": split.grid, "task": split.task, **shapes})}
     with replacing(file) as temporary:
-        temporary.write_bytes(save(model.state_dict(), metadata=metadata))
+        temporary.write_bytes(save(weights, metadata=metadata))
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What a prediction needs where the data of the training is not at hand."""
+
+    weights: dict[str, torch.Tensor]
+    split: Split  # without samples: its task and normalisers
+    grid: tuple[int, int]
+    in_channels: int
+    out_channels: int
+    frames: int
+
+
+def load_alone(file: Path) -> Alone:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            entry = _entry(opened)
+            weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise GeomanoError(f"{file}: cannot be read ({error})") from error
+    if "task" not in entry:
+        raise GeomanoError(f"{file}: does not say what it predicts: it was written by an older version; train again")
+    given, target = (Normaliser(**entry["normalisers"][name]) for name in ("input", "target"))
+    split = Split(entry["task"], torch.empty(0), torch.empty(0), given, target)
+    grid = (entry["grid"][0], entry["grid"][1])
+    return Alone(weights, split, grid, entry["in_channels"], entry["out_channels"], entry["frames"])
 
 
 def trained_grid(file: Path) -> tuple[int, int] | None:

@@ -1,138 +1,274 @@
 """Stopping anywhere and going on: nothing is lost, nothing changes."""
 
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
+from safetensors.torch import load_file
 
 from geomano_hpc.config import Recipe, to_yaml
-from geomano_hpc.data import Batch
-from geomano_hpc.errors import DataError, GeomanoError
-from geomano_hpc.training import loop
+from geomano_hpc.data import Batch, GlobalBatch
+from geomano_hpc.errors import DataError, GeomanoError, PreemptedError
+from geomano_hpc.training import loop, steps
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.run_folder import RunFolder
-from tests.training_runs import changed, curve
+from tests.training_runs import changed, what_a_run_computed
+
+STEPS = 9  # of the tiny recipe: three epochs of three
 
 
-def stop_after(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the training die in the middle of the epoch after this one."""
-    original = loop.Training._batch_loss
-
-    def dying(self: loop.Training, batch: torch.Tensor, fields: Batch) -> torch.Tensor:
-        if self.position.epoch == epoch:
-            raise KeyboardInterrupt
-        return original(self, batch, fields)
-
-    monkeypatch.setattr(loop.Training, "_batch_loss", dying)
+@pytest.fixture
+def recipe(tiny_recipe: Recipe) -> Recipe:
+    """Without DeepSpeed: the same checkpoints in less time."""
+    return changed(tiny_recipe, engine="torch", log_every=1)
 
 
-def test_resumed_run_is_bit_equal_to_an_undisturbed_one(
-    tiny_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undisturbed, disturbed = RunFolder(tmp_path / "undisturbed"), RunFolder(tmp_path / "disturbed")
-    train(tiny_recipe, undisturbed)
+def stop_at(step: int, how: BaseException | signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the training die, or be asked to stop, when it is about to take this step (from 1)."""
+    original = steps.Steps.take
+
+    def dying(self: steps.Steps, batch: GlobalBatch, loaded: Iterator[Batch]) -> steps.Taken:
+        if (batch.epoch - 1) * self.per_epoch + batch.step + 1 == step:
+            if not isinstance(how, signal.Signals):
+                raise how
+            os.kill(os.getpid(), how)
+        return original(self, batch, loaded)
+
+    monkeypatch.setattr(steps.Steps, "take", dying)
+
+
+def die_at(step: int, recipe: Recipe, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        stop_after(2, patch)
+        stop_at(step, KeyboardInterrupt(), patch)
         with pytest.raises(KeyboardInterrupt):
-            train(tiny_recipe, disturbed)
-    assert not disturbed.is_finished
-    train(tiny_recipe, disturbed)
-    assert curve(disturbed) == curve(undisturbed)
-    assert disturbed.weights_file.read_bytes() == undisturbed.weights_file.read_bytes()
-    assert len(json.loads(disturbed.environment_file.read_text())["starts"]) == 2
+            train(recipe, folder)
+    assert not folder.is_finished
 
 
-def test_kill_minus_9_loses_nothing(tiny_recipe: Recipe, tmp_path: Path) -> None:
-    """A real process, killed by itself in the third epoch, after metrics were written that no checkpoint covers."""
-    recipe = changed(tiny_recipe, epochs=4, checkpoint_every=2)
-    (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
-    program = (
-        "import os, signal, sys, torch; torch.set_num_threads(1)\n"
-        "from geomano_hpc.training import metrics\n"
-        "write = metrics.MetricsWriter.write\n"
-        "def dying(self, line):\n"
-        "    write(self, line)\n"
-        "    if line['epoch'] == 3:\n"
-        "        self._file.write('{\"epoch\": 4, '); self._file.flush()\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "metrics.MetricsWriter.write = dying\n"
-        "from geomano_hpc.cli.app import main\n"
-        "main(['train', 'recipe.yaml', '--out', 'killed'])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == -9, done.stderr
-    killed, undisturbed = RunFolder(tmp_path / "killed"), RunFolder(tmp_path / "undisturbed")
-    assert len(killed.metrics()) == 3
-    train(recipe, killed)
+@pytest.fixture
+def undisturbed(recipe: Recipe, tmp_path: Path) -> object:
+    train(recipe, RunFolder(tmp_path / "undisturbed"))
+    return what_a_run_computed(RunFolder(tmp_path / "undisturbed"))
+
+
+def test_run_stopped_by_signals_is_bit_equal_to_an_undisturbed_one(
+    recipe: Recipe, undisturbed: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first step, in mid-epoch, and in the last step of an epoch, before its evaluation."""
+    folder = RunFolder(tmp_path / "stopped")
+    for step, number in ((1, signal.SIGTERM), (5, signal.SIGUSR2), (6, signal.SIGUSR2)):
+        before = signal.getsignal(number)
+        with monkeypatch.context() as patch:
+            stop_at(step, number, patch)
+            with pytest.raises(PreemptedError, match=f"stopped by {number.name} after step {step} of {STEPS}"):
+                train(recipe, folder)
+        assert signal.getsignal(number) == before
+        newest = sorted(folder.checkpoints.iterdir())[-1].name
+        assert newest == f"step_{step:09d}-epoch_{(step - 1) // 3:06d}"
+    train(recipe, folder)
+    assert what_a_run_computed(folder) == undisturbed
+    assert len(json.loads(folder.environment_file.read_text())["starts"]) == 4
+
+
+def test_signal_during_an_evaluation_saves_the_epoch_and_stops(
+    recipe: Recipe, undisturbed: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path / "stopped")
+    original = loop.Training._pause
+
+    def asked_to_stop(self: loop.Training) -> None:
+        if self.position.epoch == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_pause", asked_to_stop)
+        with pytest.raises(PreemptedError, match="after step 6 of 9"):
+            train(recipe, folder)
+    assert len(folder.metrics()) == 1
+    train(recipe, folder)
+    assert what_a_run_computed(folder) == undisturbed
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_run_with_deepspeed_dies_in_mid_epoch_and_loses_nothing(
+    zero: int, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = changed(recipe, engine="deepspeed", zero=zero, epochs=2, checkpoint_steps=2)
+    undisturbed, disturbed = RunFolder(tmp_path / "undisturbed"), RunFolder(tmp_path / "disturbed")
     train(recipe, undisturbed)
-    assert curve(killed) == curve(undisturbed)
-    assert killed.weights_file.read_bytes() == undisturbed.weights_file.read_bytes()
+    die_at(6, recipe, disturbed, monkeypatch)
+    train(recipe, disturbed)
+    assert "resumed from" in (disturbed.logs / "train.log").read_text()
+    assert what_a_run_computed(disturbed) == what_a_run_computed(undisturbed)
 
 
-@pytest.mark.parametrize("damaged", ["state.pt", "model.safetensors", "sha256.json"])
-def test_flipped_bit_in_the_newest_checkpoint_falls_back_to_the_one_before(
-    damaged: str, tiny_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("damaged", ["state.json", "model.safetensors", "optimizer.safetensors", "sha256.json"])
+def test_truncated_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
+    damaged: str,
+    recipe: Recipe,
+    undisturbed: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     folder = RunFolder(tmp_path / "run")
-    with monkeypatch.context() as patch:
-        stop_after(2, patch)
-        with pytest.raises(KeyboardInterrupt):
-            train(tiny_recipe, folder)
-    newest = folder.checkpoints / "epoch_000002"
-    content = bytearray((newest / damaged).read_bytes())
-    content[len(content) // 2] ^= 1
-    (newest / damaged).write_bytes(content)
-    (folder.checkpoints / ".epoch_000003.partial-elsewhere-1").mkdir()  # left by a killed process of another machine
-    train(tiny_recipe, folder)
+    die_at(8, recipe, folder, monkeypatch)
+    newest = folder.checkpoints / "step_000000006-epoch_000002"
+    content = (newest / damaged).read_bytes()
+    (newest / damaged).write_bytes(content[: len(content) // 2])
+    (folder.checkpoints / ".step_000000009.partial-elsewhere-1").mkdir()  # left by a killed process of another machine
+    train(recipe, folder)
     assert not list(folder.checkpoints.glob(".*"))
-    assert "epoch_000002 is damaged" in caplog.text
+    assert re.search(rf"{newest.name} is damaged .*: trying the one before", caplog.text)
     assert "resumed from" in caplog.text
-    assert [line["epoch"] for line in folder.metrics()] == [1, 2, 3]
+    assert what_a_run_computed(folder) == undisturbed
+
+
+def test_flipped_bit_is_noticed(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    die_at(8, recipe, folder, monkeypatch)
+    file = sorted(folder.checkpoints.iterdir())[-1] / "optimizer.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    train(recipe, folder)
+    assert "is damaged (optimizer.safetensors)" in caplog.text
 
 
 def test_no_readable_checkpoint_is_an_error_and_not_a_fresh_start(
-    tiny_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder(tmp_path / "run")
-    with monkeypatch.context() as patch:
-        stop_after(1, patch)
-        with pytest.raises(KeyboardInterrupt):
-            train(tiny_recipe, folder)
-    (folder.checkpoints / "epoch_000001" / "state.pt").unlink()
+    die_at(4, recipe, folder, monkeypatch)
+    next(folder.checkpoints.glob("step_*/state.json")).unlink()
     with pytest.raises(GeomanoError, match="all 1 checkpoints are damaged"):
-        train(tiny_recipe, folder)
+        train(recipe, folder)
+    shutil.rmtree(folder.checkpoints)
+    (folder.checkpoints / "epoch_000001").mkdir(parents=True)
+    with pytest.raises(GeomanoError, match="checkpoints of an older version"):
+        train(recipe, folder)
 
 
-def test_old_checkpoints_are_removed(tiny_recipe: Recipe, tmp_path: Path) -> None:
+def test_checkpoints_hold_no_pickled_code_and_only_the_newest_stay(recipe: Recipe, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    train(changed(tiny_recipe, keep_checkpoints=2), folder)
-    assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["epoch_000002", "epoch_000003"]
+    train(changed(recipe, keep_checkpoints=2, checkpoint_steps=2), folder)
+    names = sorted(path.name for path in folder.checkpoints.iterdir())
+    assert names == ["step_000000008-epoch_000002", "step_000000009-epoch_000003"]
+    files = {path.name for path in (folder.checkpoints / names[0]).iterdir()}
+    assert files == {"model.safetensors", "optimizer.safetensors", "state.json", "sha256.json"}
 
 
-def test_finished_run_is_not_repeated(tiny_recipe: Recipe, tmp_path: Path) -> None:
+def test_checkpoints_come_by_the_clock_too(recipe: Recipe, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    result = train(tiny_recipe, folder)
+    train(changed(recipe, checkpoint_every=3, checkpoint_minutes=1e-9, keep_checkpoints=99), folder)
+    steps = sorted(int(path.name[5:14]) for path in folder.checkpoints.iterdir())
+    assert steps == list(range(1, STEPS + 1))
+
+
+def test_best_weights_are_those_of_the_smallest_test_error(recipe: Recipe, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    result = train(changed(recipe, lr=0.05, epochs=4, keep_checkpoints=9), folder)
+    errors = [line["test_rel_l2"] for line in folder.metrics()]
+    assert result["best_rel_l2"] == min(errors)
+    best = errors.index(min(errors)) + 1
+    expected = load_file(folder.checkpoints / f"step_{3 * best:09d}-epoch_{best:06d}" / "model.safetensors")
+    found = load_file(folder.best_weights_file)
+    assert all(found[name].equal(weight) for name, weight in expected.items())
+
+
+KILLED_AT_A_WRITE = """
+import json, os, signal, sys
+import torch
+torch.set_num_threads(1)
+from geomano_hpc.config import load_recipe
+from geomano_hpc.training.loop import train
+from geomano_hpc.training.run_folder import RunFolder
+from pathlib import Path
+import geomano_hpc.training.pictures, torch.utils.tensorboard
+
+recipe, first, every = load_recipe("recipe.yaml", []), int(sys.argv[1]), int(sys.argv[2])
+EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
+
+def in_a_child(folder, kill_at):
+    # A fork of a process that has imported everything and computed nothing yet.
+    child = os.fork()
+    if child == 0:
+        writes = 0
+        def hook(event, arguments):
+            nonlocal writes
+            wrote = event in EVENTS or (event == "open" and isinstance(arguments[2], int) and arguments[2] & 3)
+            if wrote and folder in str(arguments[0]):
+                writes += 1
+                if writes == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(hook)
+        try:
+            train(recipe, RunFolder(Path(folder)))
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(1)
+        Path(folder + ".writes").write_text(str(writes))
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+assert in_a_child("undisturbed", 0) == 0
+writes = int(Path("undisturbed.writes").read_text())
+killed = []
+for kill_at in range(first, writes + 1, every):
+    folder = f"killed_{kill_at:03d}"
+    assert os.WTERMSIG(in_a_child(folder, kill_at)) == signal.SIGKILL, folder
+    assert not Path(folder, "result.json").exists()
+    assert in_a_child(folder, 0) == 0, folder
+    killed.append(folder)
+print(json.dumps({"writes": writes, "killed": killed}))
+"""
+
+
+def test_kill_minus_9_between_any_two_writes_loses_nothing(recipe: Recipe, tmp_path: Path) -> None:
+    """Real processes, killed before the n-th file is opened for writing, renamed or removed, for n over a whole run.
+
+    GEOMANO_EVERY_WRITE=1 tries every n, which takes minutes; every eleventh of some hundred meets each kind of write.
+    """
+    recipe = changed(recipe, epochs=2, checkpoint_steps=2, keep_checkpoints=1, figures_every=99)
+    (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
+    every = 1 if os.environ.get("GEOMANO_EVERY_WRITE") else 11
+    command = [sys.executable, "-c", KILLED_AT_A_WRITE, "3", str(every)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["writes"] > 50
+    expected = what_a_run_computed(RunFolder(tmp_path / "undisturbed"))
+    for name in told["killed"]:
+        assert what_a_run_computed(RunFolder(tmp_path / name)) == expected, name
+
+
+def test_finished_run_is_not_repeated(recipe: Recipe, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    result = train(recipe, folder)
     written = folder.weights_file.stat().st_mtime_ns
-    assert train(tiny_recipe, folder) == result
+    assert train(recipe, folder) == result
     assert folder.weights_file.stat().st_mtime_ns == written
 
 
 def test_data_that_changed_between_two_starts_is_an_error(
-    tiny_recipe: Recipe, darcy_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, darcy_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "copy.zarr"
     shutil.copytree(darcy_store, store)
-    content = tiny_recipe.model_dump()
+    content = recipe.model_dump()
     recipe = Recipe.model_validate({**content, "data": {**content["data"], "store": store}})
     folder = RunFolder(tmp_path / "run")
-    with monkeypatch.context() as patch:
-        stop_after(1, patch)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, folder)
+    die_at(4, recipe, folder, monkeypatch)
     manifest = store / "manifest.json"
     content = json.loads(manifest.read_text())
     content["sha256"]["input/c/0/0/0/0"] = "0" * 64

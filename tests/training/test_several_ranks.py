@@ -1,58 +1,129 @@
-"""Two real processes, started by torchrun."""
+"""Two real processes, started by each launcher that is here, disturbed in each way that a cluster knows."""
 
 import json
-import os
 import re
-import subprocess
+import shutil
+import signal
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from geomano_hpc.config import Recipe, to_yaml
-from geomano_hpc.training.loop import train
 from geomano_hpc.training.run_folder import RunFolder
-from tests.training_runs import changed, curve
+from tests.forked_ranks import Farm, farm
+from tests.training_runs import TWO_RANKS, changed, curve, run, step_losses, two_ranks
+
+TRAIN = ("-m", "geomano_hpc", "train", "recipe.yaml", "--out", "run")
+LAUNCHERS = {
+    "deepspeed": (sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--module", *TRAIN[1:]),
+    "mpirun": ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, *TRAIN),
+}
 
 
-def two_ranks(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "geomano_hpc", "train", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Farm]:
+    with farm() as started:
+        yield started
 
 
-def test_two_ranks_follow_the_curve_of_one(tiny_recipe: Recipe, tmp_path: Path) -> None:
-    """Ten samples in batches of three: the last batch has one sample, so one of the two ranks has none. Of the three
-    test samples one rank judges two. Two ranks stream their samples, one has them in memory."""
-    content = changed(tiny_recipe, batch_size=3).model_dump()
-    content["data"]["test_samples"] = 3
-    recipe = Recipe.model_validate(content)
-    content["data"]["loading"] = "stream"
-    (tmp_path / "recipe.yaml").write_text(to_yaml(Recipe.model_validate(content)))
-    done = two_ranks(tmp_path, "recipe.yaml", "--out", "two")
-    assert done.returncode == 0, done.stderr
-    one, two = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "two")
-    train(recipe, one)
-    for expected, found in zip(curve(one), curve(two), strict=True):
-        assert found == pytest.approx(expected, rel=1e-5)
-    for name, weight in load_file(one.weights_file).items():
-        torch.testing.assert_close(load_file(two.weights_file)[name], weight, rtol=1e-3, atol=1e-5)
-    assert json.loads(two.environment_file.read_text())["starts"][0]["world_size"] == 2
+@pytest.fixture
+def endless(tiny_recipe: Recipe) -> Recipe:
+    """Longer than any test waits."""
+    return changed(tiny_recipe, engine="torch", epochs=100_000, evaluate_every=100_000, checkpoint_every=100_000)
 
 
-def test_loss_that_is_not_finite_on_one_rank_is_reported_with_its_samples(tiny_recipe: Recipe, tmp_path: Path) -> None:
-    content = tiny_recipe.model_dump(mode="json")
-    content["training"]["lr"] = 1e30  # the second step has no finite loss
-    (tmp_path / "recipe.yaml").write_text(to_yaml(Recipe.model_validate(content)))
-    done = two_ranks(tmp_path, "recipe.yaml", "--out", "run")
-    assert done.returncode == 1
-    assert len(re.findall(r"error: run: the loss is \S+ in epoch 1, samples \[\d", done.stderr)) == 1
-    assert "the loss is" in (tmp_path / "run" / "logs" / "train.log").read_text()
+@pytest.mark.parametrize(
+    ("lost", "how", "words"),
+    [
+        (1, signal.SIGKILL, "gave no sign of life for 5 s"),
+        (1, signal.SIGSTOP, "gave no sign of life for 6 s"),
+        (0, signal.SIGSTOP, "did not answer for|gave no sign of life for 6 s"),
+        (0, signal.SIGKILL, "is gone|gave no sign of life for"),
+    ],
+)
+def test_dead_or_stopped_rank_ends_the_job_in_time_and_is_named(
+    lost: int, how: signal.Signals, words: str, ranks: Farm, endless: Recipe, tmp_path: Path
+) -> None:
+    both = ranks.start_training(changed(endless, rank_timeout=6), tmp_path / "run")
+    both[lost].kill(how)
+    started = time.monotonic()
+    assert both[1 - lost].wait() == 1, both[1 - lost].said()
+    assert time.monotonic() - started < 60  # 6 s, on a busy machine
+    assert re.search(rf"rank {lost}[ ,].*({words})", both[1 - lost].said())
+    both[lost].kill(signal.SIGKILL)
+    both[lost].wait()
+    if lost == 1:
+        assert "rank 1 of 2" in (tmp_path / "run" / "logs" / "train.log").read_text()
+
+
+def test_rank_that_ends_alone_is_named(ranks: Farm, endless: Recipe, tmp_path: Path) -> None:
+    """Ctrl-C reaches one rank only."""
+    both = ranks.start_training(endless, tmp_path / "run")
+    both[1].kill(signal.SIGINT)
+    assert [rank.wait() for rank in both] == [1, 1]
+    assert re.search(r"rank 1 of 2 \(.*\) gave no sign of life", both[0].said()), both[0].said()
+
+
+def test_signal_on_one_rank_saves_and_stops_both(ranks: Farm, endless: Recipe, tmp_path: Path) -> None:
+    both = ranks.start_training(endless, tmp_path / "run")
+    both[1].kill(signal.SIGUSR2)  # submitit's handler would run on rank 0 only
+    assert [rank.wait() for rank in both] == [75, 75], [rank.said() for rank in both]
+    assert re.search(r"error: .*run: stopped by a signal on another rank after step \d+ of 300000", both[0].said())
+    assert "error: " not in both[1].said()
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert int(saved.name[5:14]) > 0
+
+
+def test_world_size_may_change_between_starts(ranks: Farm, tiny_recipe: Recipe, tmp_path: Path) -> None:
+    """2 -> 1 -> 2 ranks with ZeRO 1 and 2, stopped in mid-epoch: the curve of an undisturbed run."""
+    base = changed(tiny_recipe, epochs=4, batch_size=4, log_every=1, keep_checkpoints=99, checkpoint_steps=4)
+    whole = ranks.train(base, tmp_path / "whole", ranks=1)
+    for zero in (1, 2):
+        recipe = changed(base, zero=zero)
+        folder = ranks.train(recipe, tmp_path / f"zero{zero}")
+        for step, world in ((4, 1), (8, 2)):
+            _back_to(step, folder)
+            ranks.train(recipe, folder.path, ranks=world)
+        log = (folder.logs / "train.log").read_text()
+        assert [int(step) for step in re.findall(r"resumed from .*: epoch \d+, step (\d+)", log)] == [4, 8]
+        starts = json.loads(folder.environment_file.read_text())["starts"]
+        assert [start["world_size"] for start in starts] == [2, 1, 2]
+        expected = list(step_losses(whole).values())
+        assert list(step_losses(folder).values()) == pytest.approx(expected, rel=1e-5)
+        assert curve(folder)[-1] == pytest.approx(curve(whole)[-1], rel=1e-5)
+
+
+def _back_to(step: int, folder: RunFolder) -> None:
+    """The run as it was when this step was saved."""
+    for later in folder.checkpoints.iterdir():
+        if int(later.name[5:14]) > step:
+            shutil.rmtree(later)
+    for file in (folder.result_file, folder.weights_file):
+        file.unlink()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_other_launchers_start_the_ranks_too(launcher: str, tiny_recipe: Recipe, tmp_path: Path) -> None:
+    recipe = changed(tiny_recipe, epochs=1, engine="torch")
+    (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
+    done = run(LAUNCHERS[launcher], tmp_path, DS_ACCELERATOR="cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"world_size": 2' in (tmp_path / "run" / "environment.json").read_text()
+    assert done.stdout.count("test rel-L2") == 1
+
+
+def test_evaluation_over_ranks_gives_the_same_number(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    """Four samples over two ranks; three over two, in test_same_numbers."""
+    (tmp_path / "recipe.yaml").write_text(to_yaml(changed(tiny_recipe, epochs=1)))
+    assert two_ranks(tmp_path, "recipe.yaml", "--out", "run").returncode == 0
+    evaluation = ("-m", "geomano_hpc", "eval", "run")
+    over_ranks = run((*TWO_RANKS, *evaluation), tmp_path)
+    alone = run((sys.executable, *evaluation), tmp_path)
+    assert over_ranks.stdout == alone.stdout
+    assert alone.stdout.startswith("test rel-L2 0.")
 
 
 def test_failed_start_ends_both_ranks_with_one_error(tmp_path: Path) -> None:

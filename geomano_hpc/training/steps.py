@@ -1,0 +1,138 @@
+"""Optimiser steps: which samples a rank computes, its gradients, and what all ranks agree on after each step."""
+
+import contextlib
+import itertools
+import math
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from geomano_hpc.config import Recipe
+from geomano_hpc.data import Batch, DataWait, GlobalBatch, share_of_rank, training_batches
+from geomano_hpc.training.checkpoint import Position
+from geomano_hpc.training.engine import Engine
+from geomano_hpc.training.metrics import EpochSums
+from geomano_hpc.training.profile import part
+from geomano_hpc.training.tasks import Task
+from geomano_hpc.training.watch import RankWatch
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """The same on every rank."""
+
+    sums: list[float]
+    stop: bool  # a rank was asked to stop
+    save: bool  # rank 0's clock says that it is time
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One optimiser step over the samples of all ranks."""
+
+    batch: GlobalBatch
+    sums: EpochSums  # of this step alone
+    stop: bool
+    save: bool
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.sums.loss) and math.isfinite(self.sums.gradient_norm)
+
+    @property
+    def loss(self) -> float:
+        """Per sample."""
+        return self.sums.loss / len(self.batch.samples)
+
+
+class Steps:
+    def __init__(
+        self,
+        recipe: Recipe,
+        engine: Engine,
+        task: Task,
+        watch: RankWatch,
+        wishes: Callable[[], tuple[bool, bool]],
+        profiled: bool,
+    ) -> None:
+        """`wishes` tells whether this rank wants to stop, and to save."""
+        self.recipe, self.engine, self.task, self.ranks = recipe, engine, task, engine.ranks
+        self.per_epoch = -(-len(task.split) // recipe.training.batch_size)
+        self._watch, self._wishes, self._profiled = watch, wishes, profiled
+        self._data_wait = DataWait()
+        self._marks = itertools.count(1)
+
+    def batches(self, position: Position) -> Generator[tuple[GlobalBatch, Iterator[Batch]]]:
+        """Every step that is left, with this rank's parts of it; the samples of the next steps are read meanwhile."""
+        config, samples = self.recipe.training, len(self.task.split)
+        first_step = position.step - position.epoch * self.per_epoch
+        plan = (samples, config.batch_size, config.seed, config.epochs, position.epoch + 1, first_step)
+        schedule = (part for batch in training_batches(*plan) for part, _ in self._parts(batch.samples))
+        loaded = self.task.split.batches(schedule, self._data_wait)
+        for batch in training_batches(*plan):
+            yield batch, loaded
+
+    def _parts(self, batch: torch.Tensor) -> list[tuple[torch.Tensor, bool]]:
+        """This rank's samples of a global batch in `accumulate` parts, and whether they count.
+
+        Where there are fewer samples than ranks and parts, some compute the first sample and count it as 0: every rank
+        takes part in every collective.
+        """
+        mine = share_of_rank(batch, self.ranks.rank, self.ranks.world_size)
+        pieces = mine.tensor_split(self.recipe.training.accumulate)
+        return [(piece, True) if len(piece) else (batch[:1], False) for piece in pieces]
+
+    def take(self, batch: GlobalBatch, loaded: Iterator[Batch]) -> Taken:
+        """One optimiser step. If its loss or gradient is not finite, the weights are left as they were."""
+        started, waited = time.perf_counter(), self._data_wait.seconds
+        device = self.engine.device
+        sums = torch.zeros(2, dtype=torch.float64, device=device)
+        parts = self._parts(batch.samples)
+        for number, (_, counts) in enumerate(parts, start=1):
+            with self._stage("data"):
+                fields = next(loaded)
+            with self._stage("forward"):
+                losses = self.task.loss_parts(self.engine.network, fields, device)
+            with self._stage("backward"):
+                total = losses.total if counts else 0.0 * losses.total
+                self.engine.backward(total, last=number == len(parts))
+            if counts:
+                sums[0] += losses.relative_l2.detach()
+                sums[1] += 0.0 if losses.gradient is None else losses.gradient.detach()
+        with self._stage("agreement"):
+            agreed = self.agree(sums)
+        lr = self.engine.schedule.lr  # of this step: stepping sets that of the next
+        with self._stage("optimizer"):
+            norm = self.engine.step()
+        relative, gradient = agreed.sums
+        step = EpochSums(
+            samples=len(batch.samples),
+            loss=relative + self.recipe.loss.gradient_weight * gradient,
+            relative_l2=relative,
+            gradient_loss=gradient,
+            gradient_norm=norm,
+            steps=1,
+            seconds=time.perf_counter() - started,
+            data_wait=self._data_wait.seconds - waited,
+            lr=lr,
+        )
+        return Taken(batch, step, agreed.stop, agreed.save)
+
+    def agree(self, sums: torch.Tensor | None = None) -> Agreed:
+        """One collective for all that the ranks have to tell each other."""
+        stop, save = self._wishes()
+        values = torch.zeros(0, dtype=torch.float64, device=self.engine.device) if sums is None else sums
+        flags = torch.tensor([stop, save], dtype=torch.float64, device=self.engine.device)
+        *summed, stops, saves = self.engine.sum_over_ranks(torch.cat([values, flags])).tolist()
+        return Agreed(summed, stops > 0, saves > 0)
+
+    def mark(self) -> None:
+        """The ranks pass the same marks in the same order, so one that is behind can be told from those that wait."""
+        self._watch.reached(next(self._marks))
+
+    def _stage(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        self.mark()
+        return part(name, self._profiled)

@@ -1,0 +1,110 @@
+"""What a run shows: curves, figures and hyperparameters in TensorBoard, in a real browser; a profile."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from geomano_hpc.cli.app import main
+from geomano_hpc.config import Recipe, load_recipe, to_yaml
+from geomano_hpc.training.loop import train
+from geomano_hpc.training.pictures import energy_spectrum
+from geomano_hpc.training.run_folder import RunFolder
+from tests.browser import browser
+from tests.training_runs import changed
+
+
+@pytest.fixture(scope="module")
+def flow(navier_stokes_store: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    keys = {"model.depth": 2, "model.embedding": 8, "training.epochs": 2, "training.engine": "torch"}
+    changes = [f"data.store={navier_stokes_store}", "data.generate=null", "training.log_every=1"]
+    recipe = load_recipe("navier_stokes_smoke", [*changes, *(f"{key}={value}" for key, value in keys.items())])
+    folder = RunFolder(tmp_path_factory.mktemp("flow") / "run")
+    torch.set_num_threads(1)
+    train(recipe, folder)
+    return folder
+
+
+def test_curves_figures_and_hyperparameters_are_in_the_events_of_the_run(flow: RunFolder) -> None:
+    assert [path.is_dir() for path in flow.tensorboard.iterdir()] == [False]  # one event file, no run inside the run
+    events = EventAccumulator(str(flow.tensorboard)).Reload()
+    tags = events.Tags()
+    training = {"lr", "gradient_norm", "samples_per_second", "data_wait_share", "memory_gib"}
+    expected = {f"training/{name}" for name in training} | {"loss/train", "loss/train_rel_l2", "rel_l2/test"}
+    assert expected | {"steps/loss", "steps/gradient_norm", "rel_l2_by_frame/10"} <= set(tags["scalars"])
+    assert set(tags["images"]) == {"fields", "spectra", "correction_R"}
+    assert events.Images("correction_R")[-1].encoded_image_string.startswith(b"\x89PNG")
+    assert "_hparams_/session_start_info" in events.summary_metadata
+
+
+def test_spectrum_of_a_wave_is_in_its_shell() -> None:
+    x = torch.arange(16) * 2 * torch.pi / 16
+    wave = torch.sin(3 * x)[None, :, None].expand(1, 16, 16)
+    spectrum = energy_spectrum(wave)
+    assert spectrum.argmax() == 3
+    assert spectrum.sum() == pytest.approx(0.5)  # Parseval: the mean square
+
+
+@contextmanager
+def monitored(study: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "geomano_hpc", "monitor", study.name, "--runs", "..", "--port", str(port)]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=study, start_new_session=True, **silent) as process:  # type: ignore[call-overload]
+        try:
+            for _ in range(1200):
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=0.1):
+                    break
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_hparams_tab_compares_the_runs_of_a_sweep_in_a_browser(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    study = tmp_path / "sweep"
+    errors = []
+    for seed, lr in enumerate((0.001, 0.0047)):
+        folder = RunFolder(study / f"lr-{lr}")
+        errors.append(train(changed(tiny_recipe, lr=lr, seed=seed, epochs=1, engine="torch"), folder)["rel_l2"])
+    with monitored(study) as address, browser(tmp_path / "profile") as page:
+        page.open(f"{address}/#hparams")
+        text = page.wait_for("lr-0.001/tensorboard", "lr-0.0047/tensorboard", "training.lr", "rel_l2/test", "0.0047000")
+        for error in errors:
+            assert f"{error:.5g}"[:6] in text
+        picture = os.environ.get("GEOMANO_SCREENSHOT")
+        if picture:
+            page.screenshot(Path(picture))
+
+
+def test_profile_prints_where_the_time_goes_and_writes_a_trace(
+    tiny_recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(to_yaml(changed(tiny_recipe, engine="torch", epochs=20)))
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "tiny.yaml", "--out", "run", "--profile"])
+    assert not ended.value.code
+    shown = capsys.readouterr().out
+    shares = [
+        float(share) for share in re.findall(r"^(?:data|forward|backward|agreement|optimizer) .* (\S+)%", shown, re.M)
+    ]
+    assert len(shares) == 5
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+    assert "geo_scan" in shown
+    trace = json.loads(gzip.decompress(Path("run/profile/trace_rank0.json.gz").read_bytes()))
+    assert "geomano: backward" in {event.get("name") for event in trace["traceEvents"]}
+    assert not Path("run/checkpoints").exists()
+    assert not Path("run/metrics.jsonl").exists()

@@ -1,0 +1,104 @@
+"""One loss curve: whatever the number of ranks, the engine, the ZeRO stage and the parts of a batch."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from geomano_hpc.config import Recipe, load_recipe
+from geomano_hpc.training.loop import train
+from geomano_hpc.training.run_folder import RunFolder
+from tests.forked_ranks import farm
+from tests.training_runs import changed, curve, step_losses
+
+GOLDEN = Path(__file__).parents[1] / "assets" / "losses"
+STEPS = 20
+# Parameters smaller than this are not parted at ZeRO 3: all of a tiny model's.
+PARTED = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
+ENGINES: dict[str, dict[str, object]] = {
+    "zero0": {},
+    "zero1": {"zero": 1},
+    "zero2": {"zero": 2, "accumulate": 2},
+    "zero3": {"zero": 3, "deepspeed": PARTED},
+    "torch": {"engine": "torch"},
+    "torch_in_parts": {"engine": "torch", "accumulate": 2},
+}
+
+
+def twenty_steps(recipe: Recipe) -> Recipe:
+    """Ten samples in batches of three: the last batch has one sample, so one of two ranks has none, and some of the
+    parts of a batch are empty. Of the three test samples one rank judges two."""
+    content = changed(recipe, batch_size=3, epochs=5, log_every=1, evaluate_every=2, checkpoint_every=5).model_dump()
+    content["data"]["test_samples"] = 3
+    content["model"] |= {"depth": 2, "correction": "learnable"}
+    return Recipe.model_validate(content)
+
+
+@pytest.fixture(scope="module")
+def flow_recipe(navier_stokes_store: Path) -> Recipe:
+    """Ten calls of the model in every step."""
+    keys = {"data.store": navier_stokes_store, "data.generate": "null", "model.depth": 1, "model.embedding": 8}
+    return load_recipe("navier_stokes_smoke", [f"{key}={value}" for key, value in keys.items()])
+
+
+def assert_same_curve(one: RunFolder, other: RunFolder) -> None:
+    expected, found = step_losses(one), step_losses(other)
+    assert found.keys() == expected.keys()
+    assert list(found.values()) == pytest.approx(list(expected.values()), rel=1e-5)
+    judged = [error for _, error in curve(one) if error is not None]
+    assert [error for _, error in curve(other) if error is not None] == pytest.approx(judged, rel=1e-5)
+    ours, theirs = (load_file(folder.weights_file) for folder in (one, other))
+    # All together: AdamW gives full steps to a weight whose gradient is nothing but rounding.
+    whole = torch.cat([weight.flatten() for weight in ours.values()])
+    difference = torch.cat([(theirs[name] - weight).flatten() for name, weight in ours.items()])
+    assert difference.norm() < 1e-3 * whole.norm()
+
+
+def test_two_ranks_follow_the_curve_of_one_with_every_engine(
+    tiny_recipe: Recipe, flow_recipe: Recipe, tmp_path: Path
+) -> None:
+    steady, flow = twenty_steps(tiny_recipe), changed(flow_recipe, epochs=3, batch_size=2, log_every=1)
+    recipes = {name: changed(steady, **keys) for name, keys in ENGINES.items()}
+    recipes |= {f"flow_{name}": changed(flow, **ENGINES[name]) for name in ("zero3", "torch")}
+    streamed = recipes["zero0"].model_dump()
+    streamed["data"]["loading"] = "stream"
+    recipes["zero0"] = Recipe.model_validate(streamed)
+    with farm() as ranks:
+        two = {name: ranks.train(recipe, tmp_path / name) for name, recipe in recipes.items()}
+    one, one_flow = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "one_flow")
+    train(steady, one)
+    train(flow, one_flow)
+    assert list(step_losses(one)) == list(range(1, STEPS + 1))
+    for name, folder in two.items():
+        assert_same_curve(one_flow if name.startswith("flow") else one, folder)
+    assert json.loads(two["zero0"].environment_file.read_text())["starts"][0]["world_size"] == 2
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if name != "zero0"])
+def test_one_rank_follows_the_same_curve_with_every_engine(name: str, tiny_recipe: Recipe, tmp_path: Path) -> None:
+    recipe = changed(twenty_steps(tiny_recipe), epochs=2)
+    one, other = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "other")
+    train(recipe, one)
+    train(changed(recipe, **ENGINES[name]), other)
+    assert_same_curve(one, other)
+
+
+def test_losses_are_those_of_the_repository(tiny_recipe: Recipe, flow_recipe: Recipe, tmp_path: Path) -> None:
+    """A change that must not alter numbers leaves these alone; one that must, renews them with GEOMANO_RENEW_LOSSES=1.
+
+    Another processor sums in another order, and the differences grow from step to step: 1e-4 after 20 steps.
+    """
+    found = {}
+    for name, recipe in (("darcy", twenty_steps(tiny_recipe)), ("navier_stokes", changed(flow_recipe, log_every=1))):
+        folder = RunFolder(tmp_path / name)
+        train(changed(recipe, epochs=5), folder)
+        found[name] = {"steps": list(step_losses(folder).values()), "test_rel_l2": curve(folder)[-1][1]}
+    file = GOLDEN / "tiny_runs.json"
+    if os.environ.get("GEOMANO_RENEW_LOSSES"):
+        file.write_text(json.dumps(found, indent=2) + "\n")
+    for name, expected in json.loads(file.read_text()).items():
+        assert found[name]["steps"] == pytest.approx(expected["steps"], rel=1e-4)
+        assert found[name]["test_rel_l2"] == pytest.approx(expected["test_rel_l2"], rel=1e-4)
