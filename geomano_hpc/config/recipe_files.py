@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from geomano_hpc.config.models import MODEL_CONFIGS
 from geomano_hpc.config.tree import Recipe
+from geomano_hpc.config.yaml_text import read_yaml, write_yaml
 from geomano_hpc.errors import ConfigError
 
 _SHIPPED = resources.files("geomano_hpc.config") / "recipes"
@@ -65,7 +66,7 @@ def set_by_path(content: dict[str, Any], path: str, value: Any) -> None:
 
 
 def to_yaml(recipe: Recipe) -> str:
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+    return write_yaml(recipe.model_dump(mode="json"))
 
 
 def _read(name_or_path: str) -> tuple[dict[str, Any], str]:
@@ -81,10 +82,7 @@ def _read(name_or_path: str) -> tuple[dict[str, Any], str]:
             f"no recipe or file {name_or_path!r}{hint}; shipped recipes: {', '.join(recipe_names())}; "
             "a recipe of your own is a YAML file"
         )
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+    content = read_yaml(text, source)
     if not isinstance(content, dict):
         raise ConfigError(f"{source}: expected a mapping of keys, found {type(content).__name__}")
     return content, source

@@ -56,16 +56,48 @@ class TrainingConfig(Strict):
     scheduler: Literal["onecycle"] = "onecycle"
     clip: float | None = Field(default=None, gt=0, description="largest norm of the gradient")
     seed: int = Field(default=0, ge=0)
+    accumulate: int = Field(
+        default=1, gt=0, description="parts that a rank computes its share of a batch in, to save memory; same numbers"
+    )
+    engine: Literal["deepspeed", "torch"] = Field(
+        default="deepspeed", description="torch: DistributedDataParallel, needs no DeepSpeed"
+    )
+    zero: int = Field(
+        default=0,
+        ge=0,
+        le=3,
+        description="DeepSpeed's ZeRO stage: optimiser states (1), gradients (2), parameters (3) parted over ranks",
+    )
+    deepspeed: dict[str, Any] = Field(
+        default_factory=dict, description="further keys of DeepSpeed's own configuration; they win over ours"
+    )
     evaluate_every: int = Field(default=1, gt=0, description="epochs between evaluations on the test split")
     checkpoint_every: int = Field(default=1, gt=0, description="epochs between checkpoints")
-    keep_checkpoints: int = Field(default=2, gt=0)
+    checkpoint_steps: int | None = Field(default=None, gt=0, description="steps between checkpoints, besides")
+    checkpoint_minutes: float | None = Field(default=15.0, gt=0, description="minutes between checkpoints, besides")
+    keep_checkpoints: int = Field(default=2, gt=0, description="the newest so many; one is the least to go on from")
+    skip_nonfinite: int = Field(
+        default=0, ge=0, description="batches whose loss or gradient is not finite that may be left out; one more stops"
+    )
+    rank_timeout: float = Field(
+        default=600.0, gt=0, description="seconds without a sign of one of several ranks after which the job ends"
+    )
+    log_every: int = Field(default=10, gt=0, description="steps between points of the step curves in TensorBoard")
+    figures_every: int = Field(
+        default=50, gt=0, description="epochs between figures in TensorBoard; always after the last"
+    )
+
+    def model_post_init(self, _context: Any) -> None:
+        if self.engine == "torch" and (self.zero or self.deepspeed):
+            raise ValueError("training.zero and training.deepspeed are DeepSpeed's: leave them out with engine torch")
 
 
 class ComputeConfig(Strict):
     """How the same model is computed. All of it is off by default."""
 
-    precision: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="bfloat16: autocast; parameters, states of the scan and the loss stay float32"
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32",
+        description="bfloat16, float16: autocast; parameters, states of the scan and the loss stay float32",
     )
     activation_checkpointing: bool = Field(
         default=False, description="keep only the input of each layer and compute the layer again in the backward"
@@ -88,5 +120,8 @@ class Recipe(Strict):
             raise ValueError(
                 f"model {self.model.name} is computed as its package does, in float32: leave compute at its defaults"
             )
+        if self.compute.precision == "float16" and self.training.zero:
+            # DeepSpeed 0.19 clips gradients that are still scaled there, and does not lower the scale on an overflow.
+            raise ValueError("compute.precision float16 goes with training.zero 0 only; bfloat16 goes with any")
         if isinstance(self.model, GeomanoConfig) and self.model.domain == "1d" and self.loss.gradient_weight:
             raise ValueError("loss.gradient_weight needs a 2D grid: set it to 0 for domain 1d")

@@ -18,6 +18,7 @@ TINY = Contest(
         "fno": {"name": "fno", "depth": 1, "embedding": 4, "modes": 3},
     },
     {("ours", "fno"): 0.7},
+    lr={"fno": 5e-4},
 )
 
 
@@ -37,13 +38,14 @@ def test_benchmark_trains_compares_and_does_not_repeat_itself(darcy_store: Path,
     assert rows["fno"]["parameters"] == result["parameters"]
     assert found["ratios"][0]["ratio"] == rows["ours"]["mean"] / rows["fno"]["mean"]
     assert found["models"]["fno"]["modes"] == 3
+    assert (rows["ours"]["lr"], rows["fno"]["lr"]) == (3e-3, 5e-4)
     finished = {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("result.json")}
     assert len(finished) == 2
     again = bench_accuracy(*arguments, None)
     assert again["problems"] == json.loads(out.read_text())["problems"]
     assert {file: file.stat().st_mtime_ns for file in finished} == finished
     lines = table(again)
-    assert lines[0] == "darcy: 1 epochs, batch 4, lr 0.001"
+    assert lines[0] == "darcy: 1 epochs, batch 4"
     assert any("ours / fno: " in line and ", bar 0.7: " in line for line in lines)
 
 
@@ -67,4 +69,5 @@ def test_models_of_the_benchmark_have_equal_size_and_the_recipe_is_ours(problem:
         load_recipe(contest.recipe).model
         == load_recipe(contest.recipe, [f"model={json.dumps(contest.models['geomano'])}"]).model
     )
+    assert set(contest.lr) <= set(contest.models)
     assert all(ours in contest.models and other in contest.models for ours, other in contest.bars)
