@@ -2,12 +2,15 @@
 
 import json
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from geomano_hpc.atomic import write_json
-from geomano_hpc.errors import FolderInUseError
+from geomano_hpc.errors import FolderInUseError, PreemptedError
+from geomano_hpc.slurm.rendezvous import meet
+from geomano_hpc.slurm.requeue import end_preempted
 
 
 def failure_file(run: Path) -> Path:
@@ -30,23 +33,35 @@ class TrainRun:
     def __call__(self) -> dict[str, Any]:
         os.chdir(self.working_folder)
         os.environ.update(self.environment)  # before torch is imported
-        run = Path(self.run)
-        try:
-            from geomano_hpc.training.loop import train
-            from geomano_hpc.training.run_folder import RunFolder
-
-            folder = RunFolder(run)
-            result = train(folder.recipe(), folder)
+        meet()
+        run, is_main = Path(self.run), os.environ.get("RANK", "0") == "0"
+        if is_main:
             failure_file(run).unlink(missing_ok=True)
-            return result
+        try:
+            return self._train(run)
         except FolderInUseError:
             raise  # the run is not failed: another process is at it
         except Exception as error:
-            write_json(failure_file(run), {"error": f"{type(error).__name__}: {error}"})
+            if not failure_file(run).exists():  # the first rank that fails has the cause, the others its consequence
+                write_json(failure_file(run), {"error": f"{type(error).__name__}: {error}"})
+            raise
+        except SystemExit:
+            if not is_main:
+                time.sleep(5)  # rank 0 has something to say, and srun ends it when this rank ends
             raise
 
+    def _train(self, run: Path) -> dict[str, Any]:
+        from geomano_hpc.training.loop import train
+        from geomano_hpc.training.run_folder import RunFolder
+
+        folder = RunFolder(run)
+        try:
+            return train(folder.recipe(), folder)
+        except PreemptedError as error:
+            end_preempted(error, run)
+
     def checkpoint(self) -> Any:
-        """submitit calls this when the job is about to be preempted or timed out: submit it again as it is."""
+        """submitit calls this when a signal comes before the training has started: submit it again as it is."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)

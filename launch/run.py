@@ -2,22 +2,28 @@
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
-from geomano_hpc.atomic import write_json, write_text
+from geomano_hpc.atomic import write_json
 from geomano_hpc.data import ensure_store
+from geomano_hpc.launch.claims import Claim, deciding
+from geomano_hpc.launch.display import Display
 from geomano_hpc.launch.job import TrainRun, failure_file, last_failure
-from geomano_hpc.launch.status import JOB_FILE, run_status
+from geomano_hpc.launch.logs import JOB_FILE, last_error
+from geomano_hpc.launch.manifest import keep_in_manifest
+from geomano_hpc.launch.status import TO_START, cancelled_file, study_status
 from geomano_hpc.launch.study import PlannedRun, Study
-from geomano_hpc.slurm import Resources, make_executor
+from geomano_hpc.slurm import ClusterProfile, SlurmJobs, local_executor, slurm_executor, snapshot_code, submit
+from geomano_hpc.slurm.command import GeomanoCommand
 from geomano_hpc.training.run_folder import RunFolder
 
 _NO_LIMIT = 365 * 24 * 60  # minutes: on one's own machine nobody counts
@@ -29,67 +35,134 @@ class Outcome:
     active_before: list[str]  # running or queued already, so not started again
     started: list[str]
     failed: dict[str, str]  # run -> error
+    left: list[str] = field(default_factory=list)  # cancelled meanwhile, or taken by another process
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a study by what is to be done with them."""
+    """The runs of a study by what is to be done with them. No other launch starts what `claim` holds."""
 
     finished: list[RunFolder]
     active: list[RunFolder]
     to_start: list[RunFolder]
+    claim: Claim
 
-    def outcome(self, failed: dict[str, str]) -> Outcome:
+    def outcome(self, failed: dict[str, str], left: Sequence[str] = ()) -> Outcome:
         names = [[run.path.name for run in runs] for runs in (self.active, self.to_start)]
-        return Outcome(len(self.finished), names[0], names[1], failed)
+        return Outcome(len(self.finished), names[0], names[1], failed, list(left))
 
 
-def keep_plan(study: Study, runs: Sequence[PlannedRun], folder: Path) -> Plan:
-    """Write the study, and the recipe of each run into its folder; make missing data; see what is to be started."""
-    write_text(folder / "study.yaml", yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False))
-    made = Plan([], [], [])
-    for run in runs:
-        run_folder = RunFolder(folder / run.name)
-        run_folder.write_recipe(run.recipe)
-        state = run_status(run_folder).state
-        kind = {"done": made.finished, "running": made.active, "queued": made.active}.get(state, made.to_start)
-        kind.append(run_folder)
-    for run_folder in made.to_start:
-        failure_file(run_folder.path).unlink(missing_ok=True)
-    waiting = {run_folder.path.name for run_folder in made.to_start}
-    for data in {run.recipe.data: None for run in runs if run.name in waiting}:
-        ensure_store(data)
-    return made
+def keep_plan(study: Study, runs: Sequence[PlannedRun], folder: Path, how: dict[str, Any]) -> Plan:
+    """Write the study, and the recipe of each run into its folder; claim what is to be started; make missing data.
+
+    `how` is kept for `geomano retry`: the cluster and its options.
+    """
+    with deciding(folder):
+        keep_in_manifest(study, runs, folder, how)
+        for run in runs:
+            RunFolder(folder / run.name).write_recipe(run.recipe)
+        states = {status.name: status.state for status in study_status(folder)}
+        folders = [RunFolder(folder / run.name) for run in runs]
+        finished = [run for run in folders if states[run.path.name] == "done"]
+        to_start = [run for run in folders if states[run.path.name] in TO_START]
+        active = [run for run in folders if states[run.path.name] not in ("done", *TO_START)]
+        for run_folder in to_start:
+            failure_file(run_folder.path).unlink(missing_ok=True)
+            cancelled_file(run_folder.path).unlink(missing_ok=True)
+        waiting = {run_folder.path.name for run_folder in to_start}
+        claim = Claim(folder, waiting)
+    try:
+        for data in {run.recipe.data: None for run in runs if run.name in waiting}:
+            ensure_store(data)
+    except BaseException:
+        claim.release()
+        raise
+    return Plan(finished, active, to_start, claim)
 
 
 def run_here(study: Study, runs: Sequence[PlannedRun], folder: Path, at_once: int) -> Outcome:
     """Train every run that is to be started on this machine, `at_once` at a time, sharing the cores between them."""
-    plan = keep_plan(study, runs, folder)
-    places = [share_of_machine(place, at_once) for place in range(at_once)]
-    executor = make_executor("local", folder / "jobs", study.name, Resources(minutes=_NO_LIMIT))
-    waiting = list(plan.to_start)
-    running: list[tuple[RunFolder, Any, dict[str, str]]] = []
-    failed: dict[str, str] = {}
-    with _Display(waiting) as display:
+    plan = keep_plan(study, runs, folder, {"cluster": "local", "options": {"at_once": at_once}})
+    with plan.claim, Display(study.name, len(plan.to_start)) as display:
+        return _LocalRuns(study.name, plan, folder, at_once, display).run()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """What is started here can be cancelled, which is done by SIGINT. A launch that a script put into the background
+    ignores that signal, and would pass this on."""
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class _LocalRuns:
+    """Runs that share this machine. One that fails or is cancelled leaves its place to the next."""
+
+    def __init__(self, name: str, plan: Plan, folder: Path, at_once: int, display: Display) -> None:
+        self._plan, self._folder, self._display = plan, folder, display
+        self._places = [share_of_machine(place, at_once) for place in range(at_once)]
+        self._executor = local_executor(folder / "jobs", name, _NO_LIMIT)
+        self._waiting = list(plan.to_start)
+        self._running: list[tuple[RunFolder, Any, dict[str, str]]] = []
+        self._failed: dict[str, str] = {}
+        self._left: list[str] = []
+        self._told_to_stop: set[str] = set()
+
+    def run(self) -> Outcome:
         try:
-            while waiting or running:
-                while waiting and len(running) < at_once:
-                    run, place = waiting.pop(0), places.pop(0)
-                    with _stderr_into(folder / "jobs" / "submitit.log"):
-                        job = executor.submit(TrainRun(str(run.path), str(Path.cwd()), place))
-                    write_json(run.path / JOB_FILE, {"cluster": "local", "job_id": job.job_id})
-                    running.append((run, job, place))
+            while self._waiting or self._running:
+                while self._waiting and self._places:
+                    self._start(self._waiting.pop(0))
                 time.sleep(0.5)
-                display.update()
-                for run, job, place in [entry for entry in running if entry[1].done()]:
-                    running.remove((run, job, place))
-                    places.append(place)
-                    if not run.is_finished:
-                        failed[run.path.name] = last_failure(run.path) or f"it ended early; see {job.paths.stderr}"
+                for entry in list(self._running):
+                    self._look_after(entry)
         finally:  # on Ctrl-C the runs stop, too; the next launch goes on with them
-            for _, job, _ in running:
+            for _, job, _ in self._running:
                 job.cancel(check=False)
-    return plan.outcome(failed)
+        return self._plan.outcome(self._failed, self._left)
+
+    def _start(self, run: RunFolder) -> None:
+        if cancelled_file(run.path).is_file():
+            self._left.append(run.path.name)
+            return
+        place = self._places.pop(0)
+        jobs = self._folder / "jobs"
+        with _stderr_into(jobs / "submitit.log"), _interruptible():
+            job = self._executor.submit(TrainRun(str(run.path), str(Path.cwd()), place))
+        write_json(run.path / JOB_FILE, {"cluster": "local", "job_id": job.job_id, "folder": str(jobs)})
+        self._running.append((run, job, place))
+
+    def _look_after(self, entry: tuple[RunFolder, Any, dict[str, str]]) -> None:
+        run, job, place = entry
+        ended = job.done()
+        if ended:
+            self._running.remove(entry)
+            self._places.append(place)
+            if not run.is_finished:
+                self._judge(run)
+        elif cancelled_file(run.path).is_file() and job.job_id not in self._told_to_stop:
+            self._told_to_stop.add(job.job_id)  # once: a second signal would interrupt its clearing up
+            job.cancel(check=False)
+        self._display.update(run)
+
+    def _judge(self, run: RunFolder) -> None:
+        """Why a run ended without a result."""
+        if cancelled_file(run.path).is_file() or run.is_held:  # a process that no launch knows is training in it
+            self._left.append(run.path.name)
+            return
+        error = last_failure(run.path)
+        if error is None:  # killed: it could not say so itself
+            said, file = last_error(run)
+            error = f"the process ended without a result{f', its last words: {said}' if said else ''} ({file})"
+            write_json(failure_file(run.path), {"error": error})
+        self._failed[run.path.name] = error
 
 
 def share_of_machine(place: int, places: int) -> dict[str, str]:
@@ -103,17 +176,34 @@ def share_of_machine(place: int, places: int) -> dict[str, str]:
     return environment
 
 
-def submit_to_slurm(study: Study, runs: Sequence[PlannedRun], folder: Path, resources: Resources) -> Outcome:
-    """Submit every run that is to be started as one task of an array job."""
-    executor = make_executor("slurm", folder / "jobs", study.name, resources)
-    plan = keep_plan(study, runs, folder)
-    if plan.to_start:
-        with executor.batch():
-            environment = {"OMP_NUM_THREADS": str(resources.cpus)}
-            jobs = [executor.submit(TrainRun(str(run.path), str(Path.cwd()), environment)) for run in plan.to_start]
-        for run, job in zip(plan.to_start, jobs, strict=True):
-            write_json(run.path / JOB_FILE, {"cluster": "slurm", "job_id": job.job_id, "folder": str(folder / "jobs")})
+def submit_to_slurm(
+    study: Study, runs: Sequence[PlannedRun], folder: Path, profile: ClusterProfile, report: bool = True
+) -> Outcome:
+    """Submit every run that is to be started as one task of an array job, and a report for when all have ended."""
+    jobs_folder = folder.resolve() / "jobs"
+    kind = SlurmJobs.training(study.name, profile)
+    executor = slurm_executor(jobs_folder, kind)  # first: without a cluster nothing is planned or copied
+    how = {"cluster": "slurm", "options": profile.model_dump(mode="json")}
+    plan = keep_plan(study, runs, folder, how)
+    with plan.claim:  # until Slurm knows the runs
+        if plan.to_start:
+            code = snapshot_code(jobs_folder)
+            executor.update_parameters(**replace(kind, code=code).parameters())
+            jobs = submit(executor, [TrainRun(str(run.path), str(Path.cwd())) for run in plan.to_start])
+            for run, job in zip(plan.to_start, jobs, strict=True):
+                write_json(run.path / JOB_FILE, {"cluster": "slurm", "job_id": job.job_id, "folder": str(jobs_folder)})
+            if report:
+                _report_after(jobs, study, folder, SlurmJobs(f"{study.name}-report", profile, code))
     return plan.outcome({})
+
+
+def _report_after(runs: Sequence[Any], study: Study, folder: Path, kind: SlurmJobs) -> None:
+    """The report is a job that waits until the runs have ended, well or not."""
+    array = sorted({job.job_id.partition("_")[0] for job in runs})
+    words = ("report", study.name, "--runs", str(folder.resolve().parent))
+    executor = slurm_executor(folder / "jobs", replace(kind, after=tuple(array)))
+    (job,) = submit(executor, [GeomanoCommand(words, str(Path.cwd()))])
+    write_json(folder / "jobs" / "report.json", {"cluster": "slurm", "job_id": job.job_id, "after": array})
 
 
 @contextlib.contextmanager
@@ -129,50 +219,3 @@ def _stderr_into(file: Path) -> Iterator[None]:
     finally:
         os.dup2(terminal, 2)
         os.close(terminal)
-
-
-class _Display:
-    """One line per run: a bar each on a terminal, a line when something changes in a log."""
-
-    def __init__(self, runs: Sequence[RunFolder]) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._console = Console(stderr=True)
-        self._runs = list(runs)
-        self._said: dict[str, str] = {}
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("epoch {task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._tasks: dict[str, Any] = {}
-
-    def __enter__(self) -> "_Display":
-        self._bars.start()
-        for run in self._runs:
-            total = run.recipe().training.epochs
-            self._tasks[run.path.name] = self._bars.add_task(run.path.name, total=total, note="waiting", start=False)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def update(self) -> None:
-        for run in self._runs:
-            status = run_status(run)
-            error = "" if status.test_rel_l2 is None else f" rel-L2 {status.test_rel_l2:.4f}"
-            note = f"{status.state}{error}"
-            task = self._tasks[status.name]
-            if status.state != "planned":
-                self._bars.start_task(task)
-            self._bars.update(task, completed=status.epoch, note=note)
-            if status.state in ("done", "failed"):
-                self._bars.stop_task(task)
-            if not self._console.is_terminal and status.state != self._said.get(status.name, "planned"):
-                self._said[status.name] = status.state
-                print(f"{status.name}: {note}", flush=True)

@@ -1,79 +1,139 @@
-"""How far the runs of a study are, told from their run folders."""
+"""How far the runs of a study are, told from their run folders, the claims of living launches, and Slurm."""
 
 import json
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from geomano_hpc.config import Recipe
+from geomano_hpc.launch.claims import claimed_runs
 from geomano_hpc.launch.job import last_failure
-from geomano_hpc.training.run_folder import RunFolder, run_folders
+from geomano_hpc.launch.logs import last_error, last_lines, read_job
+from geomano_hpc.launch.manifest import runs_of_study
+from geomano_hpc.training.run_folder import RunFolder
 
-JOB_FILE = "job.json"
+STATES = ("running", "queued", "pending", "stopped", "failed", "cancelled", "done")
+# Nobody is at these: a launch starts them.
+TO_START = ("pending", "stopped", "failed", "cancelled")
+
 # Slurm's words for a job that will still do something, or may: a run is not submitted twice on a doubt.
 _QUEUED = ("PENDING", "READY", "REQUEUED", "PREEMPTED", "SUSPENDED", "UNKNOWN")
 _RUNNING = ("RUNNING", "CONFIGURING", "COMPLETING")
+_FAILED = ("FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+_LINES_FOR_SPEED = 5
 
 
 @dataclass(frozen=True)
 class RunStatus:
     name: str
-    state: str  # done, running, failed, queued, stopped, planned
+    recipe: Recipe
+    state: str  # one of STATES
     epoch: int
     epochs: int
     train_loss: float | None
     test_rel_l2: float | None
+    seconds_left: float | None  # of a run that is training: told from its last epochs
     note: str
     log: Path
 
 
+def cancelled_file(run: Path) -> Path:
+    return run / "cancelled.json"
+
+
 def study_status(study: Path) -> list[RunStatus]:
-    return [run_status(folder) for folder in run_folders(study)]
+    folders = runs_of_study(study)
+    claimed, jobs = claimed_runs(study), _slurm_states(folders)
+    return [_status(folder, folder.path.name in claimed, jobs.get(folder.path.name)) for folder in folders]
 
 
 def run_status(folder: RunFolder) -> RunStatus:
-    lines = folder.metrics()
+    claimed = folder.path.name in claimed_runs(folder.path.parent)
+    return _status(folder, claimed, _slurm_states([folder]).get(folder.path.name))
+
+
+def _status(folder: RunFolder, claimed: bool, slurm: tuple[str, str] | None) -> RunStatus:
+    lines = _last_metrics(folder)
     last = lines[-1] if lines else {}
-    evaluated = [line["test_rel_l2"] for line in lines if line["test_rel_l2"] is not None]
-    failure = last_failure(folder.path)
-    state, note = _state(folder, bool(lines), failure)
+    evaluated = [line["test_rel_l2"] for line in lines if line.get("test_rel_l2") is not None]
+    recipe = folder.recipe()
+    epoch, epochs = last.get("epoch", 0), recipe.training.epochs
+    state, note, log = _state(folder, bool(lines), claimed, slurm)
     return RunStatus(
         folder.path.name,
+        recipe,
         state,
-        last.get("epoch", 0),
-        folder.recipe().training.epochs,
+        epoch,
+        epochs,
         last.get("train_loss"),
         evaluated[-1] if evaluated else None,
+        _seconds_left(folder, lines, epochs - epoch) if state == "running" else None,
         note,
-        folder.logs / "train.log",
+        log or folder.logs / "train.log",
     )
 
 
-def _state(folder: RunFolder, has_started: bool, failure: str | None) -> tuple[str, str]:
+def _state(
+    folder: RunFolder, has_started: bool, claimed: bool, slurm: tuple[str, str] | None
+) -> tuple[str, str, Path | None]:
+    """State, note and, where something went wrong, the file to look into."""
     if folder.is_finished:
-        return "done", ""
+        return "done", "", None
     if folder.is_held:
-        return "running", ""
-    slurm_state = _slurm_state(folder)
-    if slurm_state is not None:
-        job_id, word = slurm_state
-        note = f"Slurm job {job_id} is {word}"
-        if word in _QUEUED or word in _RUNNING:
-            return "queued" if word in _QUEUED else "running", note
-        if failure is None:
-            return "stopped", note
+        return "running", "", None
+    job_id, word = slurm or ("", "")
+    job_note = f"Slurm job {job_id} is {word}"
+    if word in _QUEUED or word in _RUNNING:
+        return "queued" if word in _QUEUED else "running", job_note, None
+    failure = last_failure(folder.path)
     if failure is not None:
-        return "failed", failure
+        return "failed", failure.strip().splitlines()[-1] if failure.strip() else "no message", None
+    if cancelled_file(folder.path).is_file() or word.startswith("CANCELLED"):
+        return "cancelled", "launch or retry the study to go on", None
+    if claimed:
+        return "queued", "", None
+    if word in _FAILED:
+        said, file = last_error(folder)
+        return "failed", f"{job_note}: {said}" if said else job_note, file
+    if slurm is not None:
+        return "stopped", job_note, None
     if has_started:
-        return "stopped", "launch the study again to go on"
-    return "planned", ""
+        return "stopped", "launch the study again to go on", None
+    return "pending", "", None
 
 
-def _slurm_state(folder: RunFolder) -> tuple[str, str] | None:
-    file = folder.path / JOB_FILE
-    if not file.is_file():
+def _last_metrics(folder: RunFolder) -> list[dict[str, Any]]:
+    """The last lines of the metrics: those of a thousand long runs are not all read for a table."""
+    if not folder.metrics_file.is_file():
+        return []
+    found = []
+    for line in last_lines(folder.metrics_file, 200):
+        try:
+            found.append(json.loads(line))
+        except ValueError:  # cut off by a kill, or just being written
+            continue
+    return found
+
+
+def _seconds_left(folder: RunFolder, lines: Sequence[dict[str, Any]], epochs: int) -> float | None:
+    """By the time of the last epochs, less the time since the last of them ended."""
+    seconds = [line["seconds"] for line in lines[-_LINES_FOR_SPEED:] if "seconds" in line]
+    if not seconds:
         return None
-    job = json.loads(file.read_text(encoding="utf-8"))
-    if job["cluster"] != "slurm":
-        return None
-    import submitit
+    since = time.time() - folder.metrics_file.stat().st_mtime
+    return max(0.0, epochs * sum(seconds) / len(seconds) - since)
 
-    return job["job_id"], submitit.SlurmJob(folder=job["folder"], job_id=job["job_id"]).state
+
+def _slurm_states(folders: Sequence[RunFolder]) -> dict[str, tuple[str, str]]:
+    """Run -> Slurm's job id and its word for the state, of every run that went to Slurm and is not finished."""
+    jobs: dict[str, Any] = {}
+    for folder in folders:
+        job = {} if folder.is_finished else read_job(folder)
+        if job.get("cluster") == "slurm":
+            import submitit
+
+            jobs[folder.path.name] = submitit.SlurmJob(folder=job["folder"], job_id=job["job_id"])
+    # All are made before the first is asked: submitit then asks Slurm once for all of them.
+    return {name: (str(job.job_id), str(job.state)) for name, job in jobs.items()}

@@ -1,49 +1,85 @@
-"""A study is data: a recipe, axes to vary, and seeds. Planning turns it into runs with stable names."""
+"""A study is data: a recipe, what varies, and seeds. Planning turns it into runs with stable names.
+
+What varies is written in three ways, which combine with each other:
+axes  every combination of the values          zip  lists of equal length, taken together
+rows  an explicit list, one mapping each       A key of these is a key of the recipe, or `recipe` itself.
+"""
 
 import hashlib
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from geomano_hpc.config import Recipe, apply_changes, load_recipe, recipe_from_mapping, recipe_names, to_yaml
-from geomano_hpc.config.recipe_files import explain, parse_value, split_override
+from geomano_hpc.config import Recipe, apply_changes, load_recipe, recipe_from_mapping, recipe_names
+from geomano_hpc.config.recipe_files import closest, explain, parse_value, split_override
+from geomano_hpc.config.yaml_text import read_yaml
 from geomano_hpc.errors import ConfigError
 
 _SHIPPED = resources.files("geomano_hpc.launch") / "studies"
 
+TableName = Literal["main", "ablation", "efficiency", "error_bounds", "scalability"]
+
 
 class Study(BaseModel):
-    """A base recipe, overrides for all runs, axes whose values are combined with each other, and seeds."""
+    """A base recipe, overrides for all runs, what varies (axes, zip, rows), and seeds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    about: str = Field(default="", description="one line for the list of studies and the report")
     recipe: str
-    set: dict[str, Any] = Field(default_factory=dict)
-    axes: dict[str, list[Any]] = Field(default_factory=dict)
+    set: dict[str, Any] = Field(default_factory=dict, description="changes for all runs")
+    axes: dict[str, list[Any]] = Field(default_factory=dict, description="every combination of the values")
+    zip: dict[str, list[Any]] = Field(default_factory=dict, description="values that vary together")
+    rows: list[dict[str, Any]] = Field(default_factory=list, description="an explicit list of changes")
     seeds: list[int] = Field(default=[0, 1, 2, 3, 4], min_length=1)
+    tables: list[TableName] = Field(default_factory=list, description="tables of the paper for the report")
+
+    @model_validator(mode="after")
+    def _every_list_has_values(self) -> "Study":
+        for path, values in [*self.axes.items(), *self.zip.items()]:
+            if not values:
+                raise ValueError(f"{path} has no values")
+        lengths = {path: len(values) for path, values in self.zip.items()}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{path} has {length}" for path, length in lengths.items())
+            raise ValueError(f"zip takes lists of equal length: {found}")
+        if not all(self.rows):
+            raise ValueError("a row is empty: write at least one key in it")
+        return self
 
     @model_validator(mode="after")
     def _one_place_for_each_key(self) -> "Study":
-        fixed = [*self.set, *self.axes]
-        for path in fixed:
+        of_rows = dict.fromkeys(path for row in self.rows for path in row)
+        paths = [*self.set, *self.axes, *self.zip, *of_rows]
+        for path in paths:
             if path == "training.seed":
                 raise ValueError("training.seed is varied by the study's seeds (--seeds)")
-            if fixed.count(path) > 1:
-                raise ValueError(f"{path} is both set and varied; choose one")
+            if paths.count(path) > 1:
+                raise ValueError(f"{path} is both set and varied, or varied twice; choose one")
+        if "recipe" in self.set:
+            raise ValueError("recipe is a key of the study itself, not of set")
         return self
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """What each variant changes, in order: rows, then zip, then axes, the last one fastest."""
+        together = [dict(zip(self.zip, values, strict=True)) for values in zip(*self.zip.values(), strict=True)]
+        for row, zipped, *values in itertools.product(self.rows or [{}], together or [{}], *self.axes.values()):
+            yield {**row, **zipped, **dict(zip(self.axes, values, strict=True))}
 
 
 @dataclass(frozen=True)
 class PlannedRun:
     name: str
     recipe: Recipe
+    point: dict[str, Any] = field(default_factory=dict)  # what varies, and its value here
 
 
 def study_names() -> list[str]:
@@ -52,22 +88,35 @@ def study_names() -> list[str]:
 
 def load_study(name_or_path: str) -> Study:
     """A shipped study, a study file, or a recipe, which makes a study of five seeds."""
+    content, source = _read(name_or_path)
+    if content is None:
+        return Study(name=Path(name_or_path).stem if source else name_or_path, recipe=name_or_path)
+    return _validated(content, source)
+
+
+def _read(name_or_path: str, chain: tuple[str, ...] = ()) -> tuple[Any, str]:
+    """The content of a study with that of the study it is `like`; None for a recipe."""
     if name_or_path in study_names():
         text, source = (_SHIPPED / f"{name_or_path}.yaml").read_text(encoding="utf-8"), f"study {name_or_path}"
     elif name_or_path in recipe_names():
-        return Study(name=name_or_path, recipe=name_or_path)
+        return None, ""
     elif Path(name_or_path).is_file():
         text, source = Path(name_or_path).read_text(encoding="utf-8"), name_or_path
     else:
-        known = ", ".join([*study_names(), *recipe_names()])
-        raise ConfigError(f"no study, recipe or file {name_or_path!r}; known: {known}")
-    try:
-        content = yaml.safe_load(text)
-        if isinstance(content, dict) and "recipe" not in content:  # a recipe of the user's own
-            return Study(name=Path(name_or_path).stem, recipe=name_or_path)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
-    return _validated(content, source)
+        known = [*study_names(), *recipe_names()]
+        hint = closest(name_or_path, known)
+        raise ConfigError(f"no study, recipe or file {name_or_path!r}{hint}; known: {', '.join(known)}")
+    content = read_yaml(text, source)
+    if not isinstance(content, dict) or "like" not in content:
+        is_recipe = isinstance(content, dict) and "recipe" not in content  # of the user's own
+        return None if is_recipe else content, source
+    other = content.pop("like")
+    if other in (*chain, name_or_path):
+        raise ConfigError(f"{source}: like: {other} goes round in a circle")
+    base, _ = _read(str(other), (*chain, name_or_path))
+    if base is None:
+        raise ConfigError(f"{source}: like: {other} is a recipe; name it with recipe: {other}")
+    return {**base, **content, "set": {**base.get("set", {}), **content.get("set", {})}}, source
 
 
 def _validated(content: Any, source: str) -> Study:
@@ -98,16 +147,19 @@ def with_overrides(
 
 
 def plan(study: Study) -> list[PlannedRun]:
-    """Every run of the study, in order. A run's name tells its axes and seed and carries a hash of its whole recipe."""
-    base = load_recipe(study.recipe)
+    """Every run, in order. The name of a run tells what varies and its seed, and ends in a hash of its recipe."""
+    bases: dict[str, dict[str, Any]] = {}
     runs: dict[str, PlannedRun] = {}
-    for values in itertools.product(*study.axes.values()):
-        point = dict(zip(study.axes, values, strict=True))
+    for point in study.points():
+        base = str(point.get("recipe", study.recipe))
+        if base not in bases:
+            bases[base] = load_recipe(base).model_dump(mode="json")
+        changes = {**study.set, **{path: value for path, value in point.items() if path != "recipe"}}
         for seed in study.seeds:
-            content = base.model_dump(mode="json")
-            apply_changes(content, {**study.set, **point, "training.seed": seed})
+            content = _copied(bases[base])
+            apply_changes(content, {**changes, "training.seed": seed})
             recipe = recipe_from_mapping(content, f"study {study.name}")
-            run = PlannedRun(run_name(point, recipe), recipe)
+            run = PlannedRun(run_name(point, recipe), recipe, point)
             if run.name in runs:
                 raise ConfigError(
                     f"study {study.name}: two of its runs are the same ({run.name}); look for a doubled value"
@@ -116,11 +168,21 @@ def plan(study: Study) -> list[PlannedRun]:
     return list(runs.values())
 
 
+def _copied(content: Any) -> Any:
+    return {key: _copied(value) for key, value in content.items()} if isinstance(content, dict) else content
+
+
 def run_name(point: dict[str, Any], recipe: Recipe) -> str:
-    words = [f"{path.rpartition('.')[2]}-{_word(value)}" for path, value in point.items()]
-    words.append(f"seed-{recipe.training.seed}")
-    digest = hashlib.sha256(to_yaml(recipe).encode()).hexdigest()[:8]
-    return "_".join(word.replace("/", "-") for word in [*words, digest])
+    """A folder name, at most 200 characters: however long the values are, seed and hash stay."""
+    words = "".join(f"{path.rpartition('.')[2]}-{_word(value)}_" for path, value in point.items())
+    return f"{re.sub(r'[^A-Za-z0-9_.+-]', '-', words)[:170]}seed-{recipe.training.seed}_{digest(recipe)}"
+
+
+def digest(recipe: Recipe) -> str:
+    """Of what the recipe says beside the defaults: a key that a later version adds does not make it another run."""
+    said = recipe.model_dump(mode="json", exclude_defaults=True)
+    text = json.dumps([recipe.model.name, said], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _word(value: Any) -> str:

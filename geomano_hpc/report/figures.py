@@ -1,99 +1,132 @@
-"""Pictures of a study: loss curves of all runs, and prediction, truth and error of test samples."""
+"""Pictures of a study: loss curves, scalability curves, and prediction, truth and error of test samples."""
 
-from collections.abc import Sequence
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 import torch
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from geomano_hpc.atomic import replacing
+from geomano_hpc.report.runs import Variant
 from geomano_hpc.training.evaluate import load_trained
-from geomano_hpc.training.losses import relative_l2
+from geomano_hpc.training.pictures import draw_fields, rows_of
 from geomano_hpc.training.run_folder import RunFolder
 
+MOST_CURVES = 8
+_MOST_TICKS = 8
+_POINTS = 400  # of a curve: more cannot be seen
 
-def loss_curves(folders: Sequence[RunFolder], out: Path) -> None:
-    figure, (training, test) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", sharex=True)
-    for folder in folders:
-        lines = folder.metrics()
-        if not lines:
-            continue
-        label = folder.path.name.rpartition("_")[0] or folder.path.name
-        training.plot([line["epoch"] for line in lines], [line["train_loss"] for line in lines], label=label)
-        evaluated = [line for line in lines if line["test_rel_l2"] is not None]
-        test.plot([line["epoch"] for line in evaluated], [line["test_rel_l2"] for line in evaluated], label=label)
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that is drawn when it is needed: on white for a file, on dark for a page in dark colours."""
+
+    name: str
+    title: str
+    note: str
+    draw: Callable[[], Any]
+
+    def write(self, folder: Path) -> list[Path]:
+        """As PNG and as PDF."""
+        with _style("default"):
+            figure = self.draw()
+        files = [folder / f"{self.name}.{kind}" for kind in ("png", "pdf")]
+        for file in files:
+            with replacing(file) as temporary:
+                figure.savefig(temporary, dpi=130, format=file.suffix.removeprefix("."))
+        plt.close(figure)
+        return files
+
+    def on_dark(self) -> bytes:
+        with _style("dark_background"):
+            figure = self.draw()
+            data = io.BytesIO()
+            figure.savefig(data, dpi=130, format="png", transparent=True)
+        plt.close(figure)
+        return data.getvalue()
+
+
+@contextlib.contextmanager
+def _style(name: str) -> Iterator[None]:
+    # Type 42: text in a PDF stays text, as journals ask.
+    with (
+        plt.style.context(name),
+        mpl.rc_context({"pdf.fonttype": 42, "axes.spines.top": False, "axes.spines.right": False}),
+    ):
+        yield
+
+
+def loss_curves(variants: Sequence[Variant]) -> Any:
+    """A colour for each of the best variants and a line for each seed; of a single variant a colour for each seed."""
+    figure, (training, test) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharex=True)
+    for number, variant in enumerate(variants):
+        for seed, run in enumerate(variant.runs):
+            lines = run.folder.metrics()
+            if not lines:
+                continue
+            alone = len(variants) == 1
+            colour = f"C{seed if alone else number}"
+            label = f"seed {run.recipe.training.seed}" if alone else (variant.label if not seed else None)
+            style = {"color": colour, "label": label, "alpha": 0.9 if alone else 0.7, "linewidth": 1.3}
+            evaluated = [line for line in lines if line["test_rel_l2"] is not None]
+            for axes, key, points in ((training, "train_loss", lines), (test, "test_rel_l2", evaluated)):
+                thin = points[:: max(1, len(points) // _POINTS)]
+                marker = "o" if len(points) == 1 else None
+                axes.plot([line["epoch"] for line in thin], [line[key] for line in thin], marker=marker, **style)
     for axes, title in ((training, "training loss per sample"), (test, "test relative L2 error")):
         axes.set(title=title, xlabel="epoch", yscale="log")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        _plain_log(axes)
         axes.grid(alpha=0.3)
-    test.legend(fontsize="small")
-    _save(figure, out)
+    if training.get_legend_handles_labels()[0]:
+        figure.legend(
+            *training.get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=min(len(variants) or 1, 2) if len(variants) > 1 else 5,
+            fontsize="small",
+            frameon=False,
+        )
+    return figure
 
 
-def predictions(folder: RunFolder, out: Path, samples: int = 3) -> None:
-    """A row per test sample (steady) or per frame of the first sample (rollout)."""
+def scalability_curves(curves: dict[str, Sequence[Variant]]) -> Any:
+    """Figure "GeoMaNO's scalability": the error in percent over each key, mean and deviation, and every seed."""
+    figure, panels = plt.subplots(1, len(curves), figsize=(4.2 * len(curves), 3.6), layout="constrained", squeeze=False)
+    for axes, (key, variants) in zip(panels[0], curves.items(), strict=True):
+        done = sorted((v for v in variants if v.error.n), key=lambda v: float(v.runs[0].point[key]))
+        values = [float(v.runs[0].point[key]) for v in done]
+        means = [100 * (v.error.mean or 0.0) for v in done]
+        deviations = [100 * (v.error.deviation or 0.0) for v in done]
+        axes.errorbar(values, means, yerr=deviations, marker="o", capsize=3, color="C0", linewidth=1.6)
+        seeds = [(value, 100 * e) for value, v in zip(values, done, strict=True) for e in v.error.values]
+        axes.plot(*zip(*seeds, strict=True), ".", color="C1", alpha=0.6)
+        axes.set(xscale="log", xlabel=key.rpartition(".")[2])
+        axes.xaxis.set_major_locator(FixedLocator(values[:: -(-len(values) // _MOST_TICKS)]))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.grid(alpha=0.3)
+    panels[0][0].set_ylabel("test relative L2 error (%)")
+    return figure
+
+
+def predictions(folder: RunFolder, samples: int = 3) -> Callable[[], Any]:
+    """Computes at once, draws later: a row per test sample (steady) or per frame of the first sample (rollout)."""
     model, task = load_trained(folder)
-    chosen = torch.arange(min(samples, len(task.split)))
-    device = torch.device("cpu")
-    predicted = task.predict(model, chosen, device)
-    truth = task.split.target_SHWC[chosen]
-    given = task.split.input_SHWC[chosen]
-    if task.split.task == "steady":
-        errors = relative_l2(predicted, truth).tolist()
-        rows = [
-            (
-                f"sample {index}, rel-L2 {errors[index]:.3f}",
-                given[index, ..., 0],
-                truth[index, ..., 0],
-                predicted[index, ..., 0],
-            )
-            for index in chosen.tolist()
-        ]
-        names = ("input", "truth", "prediction", "error")
-    else:
-        frames = sorted({0, truth.shape[-1] // 2, truth.shape[-1] - 1})
-        rows = [
-            (f"frame {frame + 1}", given[0, ..., -1], truth[0, ..., frame], predicted[0, ..., frame])
-            for frame in frames
-        ]
-        names = ("last input frame", "truth", "prediction", "error")
-    _draw_rows(rows, names, out)
+    batch = task.split.batch(torch.arange(min(samples, len(task.split))))
+    predicted = task.predict(model, batch, torch.device("cpu"))
+    rows = rows_of(task.split.task, batch.input_BHWC, batch.target_BHWC, predicted)
+    return lambda: draw_fields(task.split.task, rows)
 
 
-def _draw_rows(
-    rows: Sequence[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]], names: Sequence[str], out: Path
-) -> None:
-    figure, grid = plt.subplots(len(rows), 4, figsize=(11, 2.6 * len(rows)), layout="constrained", squeeze=False)
-    for (label, given, truth, predicted), axes in zip(rows, grid, strict=True):
-        low, high = float(truth.min()), float(truth.max())
-        error = (predicted - truth).numpy()
-        reach = float(np.abs(error).max())
-        pictures: list[tuple[Any, dict[str, Any]]] = [
-            (given, {"cmap": "gray"}),
-            (truth, {"vmin": low, "vmax": high}),
-            (predicted, {"vmin": low, "vmax": high}),
-            (error, {"cmap": "RdBu_r", "vmin": -reach, "vmax": reach}),
-        ]
-        for axis, (field, style) in zip(axes, pictures, strict=True):
-            image = axis.imshow(np.asarray(field).T, origin="lower", **style)
-            axis.set(xticks=[], yticks=[])
-            figure.colorbar(image, ax=axis, shrink=0.85)
-        axes[0].set_ylabel(label)
-    for axis, name in zip(grid[0], names, strict=True):
-        axis.set_title(name)
-    _save(figure, out)
-
-
-def _save(figure: Any, out: Path) -> None:
-    with replacing(out) as temporary:
-        figure.savefig(temporary, dpi=110, format=out.suffix.removeprefix("."))
-    plt.close(figure)
+def _plain_log(axes: Any) -> None:
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())

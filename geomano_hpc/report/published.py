@@ -1,6 +1,9 @@
 """Numbers that the paper prints, as data, each table under its caption. Errors are relative L2."""
 
+from collections.abc import Mapping
 from typing import Any
+
+from geomano_hpc.config import GeomanoConfig, Recipe
 
 # Table "Performance comparison on standard benchmarks": model -> (Navier-Stokes, Darcy)
 MAIN = {
@@ -73,13 +76,20 @@ ABLATION: dict[str, dict[tuple[str, bool, str], float]] = {
 # Table "Results on ImageNet-100 classification": correction in VMamba -> top-1 accuracy in percent
 IMAGENET_100 = {"none": 90.90, "0011": 91.12, "0111": 90.90}
 
-# What a run must match for its number to stand beside the published one.
+# What a run must match for its number to stand beside the published one, in words and as data: points a side, training
+# samples, epochs, batch size, learning rate, weight of the gradient loss.
 PROTOCOL = {
     "darcy": "85 x 85, 1000 training samples, 500 epochs",
     "navier_stokes": "64 x 64, 1000 training samples, 500 epochs",
 }
+_PROTOCOL = {"darcy": (85, 1000, 500, 4, 3e-4, 0.1), "navier_stokes": (64, 1000, 500, 2, 3e-4, 0.0)}
 
-_NAMES = {"transolver": "Transolver", "fno": "FNO", "uno": "U-NO"}
+# Layers, embedding and dstates of the main results (table "Model configurations").
+PUBLISHED_SIZE = {"darcy": (8, 64, 16), "navier_stokes": (8, 256, 16)}
+
+TITLES = {"darcy": "Darcy flow", "navier_stokes": "Navier-Stokes"}
+_NAMES = {"geomano": "GeoMaNO", "transolver": "Transolver", "fno": "FNO", "uno": "U-NO"}
+Row = tuple[str, bool, str]  # of the ablation: kind of the scan, positional encoding, correction
 
 
 def published(problem: str) -> dict[str, float]:
@@ -90,19 +100,67 @@ def published(problem: str) -> dict[str, float]:
     return {model: values[columns[problem]] for model, values in MAIN.items()}
 
 
-# Layers and embedding of the main results (section "Implementation Details").
-_SIZE = {"darcy": (8, 64), "navier_stokes": (8, 256)}
+def ablation_row(problem: str, model: Mapping[str, Any]) -> Row | None:
+    """The row of the ablation that a model is, of whatever size; None for a model that the paper does not have."""
+    if model["name"] != "geomano" or model["orders"] != "paper" or model["correction_form"] != "equation":
+        return None
+    row = (str(model["kind"]), bool(model["positional_encoding"]), str(model["correction"]))
+    return row if row in ABLATION.get(problem, {}) else None
 
 
-def published_for(problem: str, model: dict[str, Any]) -> float | None:
-    """What the paper prints for a model's configuration: a baseline of the main table, or a row of the ablation.
+def best_row(problem: str) -> Row:
+    """The configuration of the main results."""
+    return min(ABLATION[problem], key=ABLATION[problem].__getitem__)
+
+
+def published_name(problem: str, model: Mapping[str, Any]) -> str | None:
+    """The row of the main table that a model is: a baseline, or GeoMaNO in the configuration of the main results."""
+    name = _NAMES[model["name"]]
+    if name == "GeoMaNO" and (problem not in ABLATION or ablation_row(problem, model) != best_row(problem)):
+        return None
+    return name if problem in ABLATION else None
+
+
+def published_for(problem: str, model: Mapping[str, Any]) -> float | None:
+    """What the paper prints for a configuration: a row of the ablation, or a baseline of the main table.
 
     Nothing for GeoMaNO of another size: a smoke test's error has no business beside it.
     """
-    if model["name"] in _NAMES:
+    if model["name"] != "geomano":
         return published(problem).get(_NAMES[model["name"]])
-    if model["orders"] != "paper" or model["correction_form"] != "equation":
-        return None  # ours, not the paper's
-    if (model["depth"], model["embedding"]) != _SIZE.get(problem):
-        return None
-    return ABLATION.get(problem, {}).get((model["kind"], model["positional_encoding"], model["correction"]))
+    row = ablation_row(problem, model)
+    size = (model["depth"], model["embedding"], model["dstate"])
+    return ABLATION[problem][row] if row is not None and size == PUBLISHED_SIZE[problem] else None
+
+
+def problem_of_recipe(recipe: Recipe) -> str:
+    """Of a recipe whose data is not here to tell: the paper's recipes go by the name of their problem."""
+    return recipe.name if recipe.name in PROTOCOL else ""
+
+
+def differences(
+    problem: str, recipe: Recipe, grid: tuple[int, int] | None, train_samples: int | None, of_cost: bool = False
+) -> list[str]:
+    """How a run differs from what the published number was made with, as far as it can be told; `of_cost`: only in
+    what the time of an epoch depends on."""
+    if problem not in _PROTOCOL:
+        return [f"the paper has no problem {problem!r}"] if problem else ["the problem is not known"]
+    side, samples, epochs, batch, lr, gradient_weight = _PROTOCOL[problem]
+    training = recipe.training
+    found = [f"{training.epochs} of {epochs} epochs"] if training.epochs != epochs and not of_cost else []
+    if grid is None or train_samples is None:
+        found.append("data not at hand: its grid and samples are not checked")
+    else:
+        found += [f"{train_samples} of {samples} training samples"] if train_samples != samples else []
+        found += [f"{grid[0]} x {grid[1]} points, not {side} x {side}"] if grid != (side, side) else []
+    found += [f"batch {training.batch_size}, not {batch}"] if training.batch_size != batch else []
+    found += [f"lr {training.lr:g}, not {lr:g}"] if training.lr != lr and not of_cost else []
+    weight = recipe.loss.gradient_weight
+    found += [f"gradient loss {weight:g}, not {gradient_weight:g}"] if weight != gradient_weight else []
+    if isinstance(recipe.model, GeomanoConfig):
+        model = recipe.model
+        size = {"depth": model.depth, "embedding": model.embedding, "dstate": model.dstate}
+        for (key, value), paper in zip(size.items(), PUBLISHED_SIZE[problem], strict=True):
+            found += [f"{key} {value}, not {paper}"] if value != paper else []
+        found += [f"encoder {model.encoder} with patch {model.patch}"] if model.encoder != "pointwise" else []
+    return found

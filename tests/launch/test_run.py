@@ -45,7 +45,7 @@ def test_one_failed_run_does_not_stop_the_others_and_a_second_launch_starts_only
 def test_states_of_a_run(tiny_recipe: Recipe, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.write_recipe(tiny_recipe)
-    assert run_status(folder).state == "planned"
+    assert run_status(folder).state == "pending"
     with folder.held():
         assert run_status(folder).state == "running"
     folder.metrics_file.write_text(json.dumps({"epoch": 1, "train_loss": 0.5, "test_rel_l2": 0.25}) + "\n{cut off")

@@ -1,0 +1,195 @@
+"""The runs of one or more studies as the report reads them: what was asked, what came out, what went wrong.
+
+Runs that differ in their seed only are one variant.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from geomano_hpc.config import DataConfig, Recipe
+from geomano_hpc.data_prep.store import open_store
+from geomano_hpc.errors import GeomanoError
+from geomano_hpc.launch.manifest import read_manifest
+from geomano_hpc.launch.status import RunStatus, study_status
+from geomano_hpc.report.published import differences, problem_of_recipe
+from geomano_hpc.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Run:
+    study: str
+    folder: RunFolder
+    recipe: Recipe
+    point: dict[str, Any]  # what varies in the study, and its value here; empty where no manifest tells
+    status: RunStatus
+    result: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation of one number over seeds."""
+
+    values: list[float]
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """None for a single seed."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    def in_words(self, digits: int = 5) -> str:
+        if self.mean is None:
+            return "-"
+        return f"{self.mean:.{digits}f}" + ("" if self.deviation is None else f" ± {self.deviation:.{digits}f}")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Runs that differ in their seed only."""
+
+    label: str
+    runs: list[Run]
+    data: "DataFacts" = field(compare=False)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.runs[0].recipe
+
+    @property
+    def model(self) -> dict[str, Any]:
+        return self.recipe.model.model_dump(mode="json")
+
+    @property
+    def problem(self) -> str:
+        told = next((str(run.result["problem"]) for run in self.runs if run.result and "problem" in run.result), "")
+        return told or self.data.problem or problem_of_recipe(self.recipe)
+
+    @cached_property
+    def error(self) -> Spread:
+        return Spread([float(run.result["rel_l2"]) for run in self.runs if run.result])
+
+    @cached_property
+    def train_seconds(self) -> Spread:
+        """Of an epoch."""
+        found = [run.result for run in self.runs if run.result and "train_seconds" in run.result]
+        return Spread([result["train_seconds"] / result["epochs"] for result in found])
+
+    @property
+    def parameters(self) -> int | None:
+        return next(
+            (int(run.result["parameters"]) for run in self.runs if run.result and "parameters" in run.result), None
+        )
+
+    @property
+    def unfinished(self) -> list[Run]:
+        return [run for run in self.runs if not run.result]
+
+    @cached_property
+    def differences(self) -> list[str]:
+        """How it was trained otherwise than the paper says; empty for the paper's own protocol."""
+        return differences(self.problem, self.recipe, self.data.grid, self.data.train_samples)
+
+    @cached_property
+    def cost_differences(self) -> list[str]:
+        """The same for its seconds and its memory, which epochs and learning rate do not change."""
+        return differences(self.problem, self.recipe, self.data.grid, self.data.train_samples, of_cost=True)
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What is known of a variant's data without its run: from the store if it is here, or from how it is made."""
+
+    problem: str = ""
+    grid: tuple[int, int] | None = None
+    train_samples: int | None = None
+
+
+def data_facts(data: DataConfig) -> DataFacts:
+    if data.store.is_dir():
+        try:
+            store = open_store(data.store)
+            _, height, width, _ = store.array("input").shape
+            return DataFacts(store.card.problem, (height, width), data.train_samples or store.card.train_samples)
+        except GeomanoError:
+            pass  # broken or of another time: the report says that the data was not checked
+    if data.generate is not None:
+        points = -(-data.generate.grid // data.generate.stride)
+        height = 1 if data.generate.problem == "burgers" else points
+        samples = data.train_samples or data.generate.train_samples
+        return DataFacts(data.generate.problem, (height, points), samples)
+    return DataFacts(train_samples=data.train_samples)
+
+
+def read_runs(studies: Sequence[Path]) -> list[Run]:
+    runs = []
+    for study in studies:
+        points = read_manifest(study).runs
+        for status in study_status(study):
+            folder = RunFolder(study / status.name) if (study / status.name).is_dir() else RunFolder(study)
+            point = points.get(status.name, {})
+            runs.append(Run(study.name, folder, status.recipe, point, status, folder.result()))
+    if not runs:
+        names = ", ".join(str(study) for study in studies)
+        raise GeomanoError(f"{names}: no runs in this folder; start some with `geomano launch`")
+    return runs
+
+
+def variants_of(runs: Sequence[Run]) -> list[Variant]:
+    """In the order of the study. Two variants never share a label: what else differs is added to it."""
+    contents = [_flat(run.recipe.model_dump(mode="json")) for run in runs]
+    for content in contents:
+        content.pop("training.seed", None)
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for index, (run, content) in enumerate(zip(runs, contents, strict=True)):
+        groups[run.study, str(sorted(content.items(), key=lambda item: item[0]))].append(index)
+    studies = {run.study for run in runs}
+    chosen = [members[0] for members in groups.values()]
+    varied = _varied([contents[index] for index in chosen])
+    facts: dict[DataConfig, DataFacts] = {}
+    labels: dict[str, int] = {}
+    variants = []
+    for first, members in zip(chosen, groups.values(), strict=True):
+        run = runs[first]
+        if run.recipe.data not in facts:
+            facts[run.recipe.data] = data_facts(run.recipe.data)
+        values = run.point or {key: contents[first][key] for key in varied if key in contents[first]}
+        label = ", ".join(f"{key.rpartition('.')[2]} {_word(value)}" for key, value in values.items())
+        label = label or run.recipe.name
+        label = f"{run.study}: {label}" if len(studies) > 1 else label
+        labels[label] = labels.get(label, 0) + 1
+        if labels[label] > 1:
+            label = f"{label} ({labels[label]})"
+        variants.append(Variant(label, [runs[index] for index in members], facts[run.recipe.data]))
+    return variants
+
+
+def _varied(contents: Sequence[Mapping[str, Any]]) -> list[str]:
+    keys = dict.fromkeys(key for content in contents for key in content)
+    return [key for key in keys if len({str(content.get(key)) for content in contents}) > 1]
+
+
+def _word(value: Any) -> str:
+    """A whole group of keys, such as a model, goes by its name."""
+    return str(value.get("name", "group") if isinstance(value, dict) else value)
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,67 @@
+"""Tables of the study itself: its variants, and the runs that have no result."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from geomano_hpc.report.paper_tables import measured, protocol_notes
+from geomano_hpc.report.published import published_for
+from geomano_hpc.report.runs import Run, Variant
+from geomano_hpc.report.table import Cell, Table, number
+
+
+def variants_table(study: str, variants: Sequence[Variant]) -> Table:
+    rows = []
+    for variant in variants:
+        counts = Counter(run.status.state for run in variant.unfinished)
+        missing = ", ".join(f"{count} {state}" for state, count in counts.items())
+        paper = published_for(variant.problem, variant.model) if variant.problem else None
+        parameters = variant.parameters
+        rows.append(
+            [
+                Cell(variant.label),
+                measured(variant),
+                number(paper, 5),
+                Cell(str(variant.error.n), variant.error.n),
+                Cell(missing or "-", sum(counts.values())),
+                Cell("-" if parameters is None else f"{parameters:,}", parameters),
+                number(variant.train_seconds.mean, 2),
+            ]
+        )
+    columns = ["variant", "rel-L2", "paper", "n", "without result", "parameters", "s/epoch"]
+    notes = ["Relative L2 error on the test split, mean ± standard deviation over n seeds; the smallest is bold."]
+    table = Table("variants", f"{study}: all variants", columns, rows, notes + protocol_notes(variants))
+    return table.with_best([1])
+
+
+def scalability_table(key: str, variants: Sequence[Variant]) -> Table:
+    """The numbers of the scalability curve over one key."""
+    rows = []
+    for variant in variants:
+        value = variant.runs[0].point[key]
+        parameters = variant.parameters
+        size = Cell("-" if parameters is None else f"{parameters:,}", parameters)
+        rows.append(
+            [Cell(str(value), float(value)), measured(variant), Cell(str(variant.error.n), variant.error.n), size]
+        )
+    word = key.rpartition(".")[2]
+    notes = ["The paper shows this curve as a picture without numbers: there is nothing published to put beside it."]
+    notes += protocol_notes(variants)
+    table = Table(f"scalability_{word}", f"Scalability: {word}", [word, "rel-L2", "n", "parameters"], rows, notes)
+    return table.with_best([1])
+
+
+def unfinished_table(runs: Sequence[Run]) -> Table | None:
+    """Every run without a result. Those that failed come first, with their error and where to look."""
+    order = ("failed", "stopped", "cancelled", "running", "queued", "pending")
+    found = sorted((run for run in runs if run.result is None), key=lambda run: order.index(run.status.state))
+    if not found:
+        return None
+    rows = []
+    for run in found:
+        status = run.status
+        log = str(status.log) if status.state == "failed" else ""
+        epoch = Cell(f"{status.epoch}/{status.epochs}", status.epoch)
+        rows.append([Cell(status.name), Cell(status.state), epoch, Cell(status.note), Cell(log)])
+    counts = Counter(run.status.state for run in found)
+    summary = ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
+    return Table("without_result", f"Runs without a result: {summary}", ["run", "state", "epoch", "why", "log"], rows)

@@ -1,0 +1,74 @@
+"""Stop runs that are queued or training, and mark them, so that everybody sees that it was on purpose."""
+
+import getpass
+import os
+import platform
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from geomano_hpc.atomic import write_json
+from geomano_hpc.errors import GeomanoError
+from geomano_hpc.launch.claims import claimed_runs
+from geomano_hpc.launch.logs import read_job
+from geomano_hpc.launch.status import cancelled_file, study_status
+from geomano_hpc.training.run_folder import RunFolder
+
+
+@dataclass
+class Cancelled:
+    stopped: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)  # neither queued nor training: nothing to stop
+    out_of_reach: dict[str, str] = field(default_factory=dict)  # run -> why it goes on
+
+
+def cancel(study: Path, names: Sequence[str]) -> Cancelled:
+    """Stop these runs of the study. Their checkpoints stay: launched again, they go on."""
+    states = {status.name: status.state for status in study_status(study)}
+    claimed = claimed_runs(study)
+    done = Cancelled()
+    for name in names:
+        if states[name] not in ("queued", "running"):
+            done.idle.append(name)
+            continue
+        run = RunFolder(study / name)
+        by = f"{getpass.getuser()}@{platform.node()}"
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        write_json(cancelled_file(run.path), {"at": at, "by": by})
+        try:
+            # A launch that lives sees the mark and stops the run itself.
+            if name not in claimed:
+                _stop(run, read_job(run))
+            done.stopped.append(name)
+        except GeomanoError as error:
+            cancelled_file(run.path).unlink(missing_ok=True)
+            done.out_of_reach[name] = str(error)
+    return done
+
+
+def _stop(run: RunFolder, job: dict[str, Any]) -> None:
+    if job.get("cluster") == "slurm":
+        import submitit
+
+        try:
+            submitit.SlurmJob(folder=job["folder"], job_id=job["job_id"]).cancel()
+        except Exception as error:  # submitit hands on whatever scancel's start or end raises
+            raise GeomanoError(f"scancel {job['job_id']} failed: {error}") from None
+    elif job.get("cluster") == "local" and _is_controller(int(job["job_id"]), job["folder"]):
+        os.kill(int(job["job_id"]), signal.SIGINT)  # its launch is gone: it was killed
+    else:
+        raise GeomanoError("it was started by `geomano train` or on another machine; stop it there")
+
+
+def _is_controller(pid: int, jobs: str) -> bool:
+    """Whether the process is the one that was started for the job, and not another that got its number since."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return False
+    return "submitit.local._local" in words and str(Path(jobs).resolve()) in [
+        str(Path(w).resolve()) for w in words if w
+    ]

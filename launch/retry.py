@@ -1,0 +1,36 @@
+"""Start again what did not finish, the way it was launched last."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from geomano_hpc.errors import ConfigError
+from geomano_hpc.launch.manifest import kept_study, read_manifest
+from geomano_hpc.launch.run import Outcome, run_here, submit_to_slurm
+from geomano_hpc.launch.status import study_status
+from geomano_hpc.launch.study import PlannedRun
+from geomano_hpc.slurm import ClusterProfile
+from geomano_hpc.training.run_folder import RunFolder
+
+
+def runs_to_retry(study: Path, named: Sequence[str]) -> list[PlannedRun]:
+    """The named runs, or all that failed, stopped or were cancelled. What was never started is for `launch`."""
+    states = {status.name: status.state for status in study_status(study)}
+    for name in named:
+        if states[name] in ("done", "running", "queued"):
+            raise ConfigError(f"{name} is {states[name]}: nothing to retry")
+    chosen = named or [name for name, state in states.items() if state in ("failed", "stopped", "cancelled")]
+    points = read_manifest(study).runs
+    return [PlannedRun(name, RunFolder(study / name).recipe(), points.get(name, {})) for name in chosen]
+
+
+def retry(study: Path, runs: Sequence[PlannedRun], at_once: int | None) -> tuple[str, Outcome]:
+    """Where they were started, and the outcome."""
+    launches = read_manifest(study).launches
+    if not launches:
+        raise ConfigError(f"{study}: no launch is known here; start it with `geomano launch`")
+    last = launches[-1]
+    if last["cluster"] == "slurm":
+        changes = {} if at_once is None else {"at_once": at_once}
+        profile = ClusterProfile.model_validate({**last["options"], **changes})
+        return "slurm", submit_to_slurm(kept_study(study), runs, study, profile)
+    return "local", run_here(kept_study(study), runs, study, at_once or int(last["options"]["at_once"]))
