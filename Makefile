@@ -55,12 +55,16 @@ $(NEWER_TRITON): $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --no-deps --target $@.new triton==3.9.0
 	mv $@.new $@
 
-# The tests of the MPI conversion need an MPI library, those of the CPU kernel a C++ compiler.
+# What tests need: a C++ compiler for the CPU kernel, MPI for several ranks, a browser for TensorBoard, and a real Slurm
+# with its accounting.
+SYSTEM_PACKAGES := g++ openmpi-bin chromium libpmix-dev munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins \
+  slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 system-packages:
-	@if command -v mpirun >/dev/null && command -v c++ >/dev/null; then :; \
+	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "Installing openmpi-bin and g++"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y openmpi-bin g++ >/dev/null; \
-	else echo "No mpirun or no c++, and no right to install it: tests of the MPI conversion or of the CPU kernel will not run"; fi
+	  echo "Installing $(SYSTEM_PACKAGES)"; apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(SYSTEM_PACKAGES) >/dev/null; \
+	else echo "No right to install $(SYSTEM_PACKAGES): tests that need what is missing will not run"; fi
 
 # One folder in which every part stands where it is imported from, for tools that read files.
 view:
@@ -79,9 +83,10 @@ types: view
 imports: view
 	cd build/view && PYTHONPATH=. $(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-cache
 
-# Side by side, one test on each core, so each of them computes with one thread.
+# Side by side, each with one thread, and one more than there are cores: tests on Slurm mostly wait.
+WORKERS := $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4)))
 unit-tests: $(NEWER_TRITON)
-	OMP_NUM_THREADS=1 GEOMANO_NEWER_TRITON=$(NEWER_TRITON) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal \
+	OMP_NUM_THREADS=1 GEOMANO_NEWER_TRITON=$(NEWER_TRITON) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 	  --cov --cov-report=term --durations=15
 
 wheel: install-dev

@@ -60,7 +60,9 @@ def test_readme_command_runs_as_written(command: str, workplace: Path) -> None:
     if command == "make demo":
         assert re.search(r"0\.\d+ ± 0\.\d+", done.stdout)
         report = workplace / "demo" / "runs" / "demo_tiny" / "report"
-        assert {file.name for file in report.iterdir()} == {"report.md", "loss_curves.png", "prediction.png"}
+        texts = {f"report.{kind}" for kind in ("md", "tex", "csv", "html")}
+        pictures = {f"{name}.{kind}" for name in ("loss_curves", "prediction") for kind in ("png", "pdf")}
+        assert {file.name for file in report.iterdir()} == texts | pictures
         again = run(command, workplace)
         assert "already there, reused" in again.stdout
         assert "finished 0 of 5 runs (5 were finished before)" in again.stdout

@@ -79,6 +79,9 @@ def test_wheel_holds_every_module_and_nothing_beside_the_package(wheel: Path) ->
         "geomano_hpc/py.typed",
         "geomano_hpc/config/recipes/darcy.yaml",
         "geomano_hpc/launch/studies/demo.yaml",
+        "geomano_hpc/report/page/page.css",
+        "geomano_hpc/report/page/page.js",
+        "geomano_hpc/slurm/profiles/a100.yaml",
         "geomano_hpc/kernels/cpu/scan.cpp",
         "geomano_hpc/kernels/cpu/lanes.h",
     }

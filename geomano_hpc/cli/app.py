@@ -1,4 +1,4 @@
-"""Entry point of the `geomano` command: the commands, and one-line errors with exit codes 0, 1 and 2."""
+"""Entry point of the `geomano` command: the commands, and one-line errors with exit codes 0, 1, 2 and 75."""
 
 import logging
 import os
@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import typer
 
 from geomano_hpc import __version__
-from geomano_hpc.cli import bench, data, doctor, study, train
-from geomano_hpc.errors import GeomanoError
+from geomano_hpc.cli import bench, data, doctor, report, runs, study, train
+from geomano_hpc.errors import GeomanoError, PreemptedError
 
 app = typer.Typer(
     name="geomano",
@@ -21,14 +21,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train GeoMaNO, the Geometric Mamba Neural Operator, on this machine or on a cluster.",
     epilog="Try it: geomano train darcy_smoke makes its own data and trains in about a minute on a CPU. "
-    "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.",
+    "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 75 stopped by a signal with everything saved: "
+    "start it again.",
 )
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("eval")(train.evaluate)
+app.command("predict")(train.predict)
 app.command("launch")(study.launch)
-app.command("status")(study.status)
-app.command("report")(study.report)
+app.command("status")(runs.status)
+app.command("retry")(runs.retry)
+app.command("cancel")(runs.cancel)
+app.command("logs")(runs.logs)
+app.command("report")(report.report)
 app.add_typer(bench.app, name="bench")
 app.command("monitor")(study.monitor)
 app.command("doctor")(doctor.doctor)
@@ -60,13 +65,18 @@ class _StderrHandler(logging.Handler):
 def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words or bool(os.environ.get("GEOMANO_DEBUG"))
-    words = [word for word in words if word != "--debug"]
+    # The deepspeed launcher puts --local_rank=N in front of what it was given; the environment says the same.
+    words = [word for word in words if word != "--debug" and not word.startswith("--local_rank=")]
     logger = logging.getLogger("geomano_hpc")
     if not logger.handlers:
         logger.addHandler(_StderrHandler())
         logger.setLevel(logging.INFO)
     try:
         exit_code = app(words, prog_name="geomano", standalone_mode=False)
+    except PreemptedError as error:
+        if error.rank:  # rank 0 speaks for all
+            sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code, debug)
     except GeomanoError as error:
         _fail(str(error), error.exit_code, debug)
     except Exception as error:

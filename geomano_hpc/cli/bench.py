@@ -1,4 +1,4 @@
-"""geomano bench kernels | accuracy | data"""
+"""geomano bench kernels | train | accuracy | data"""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,6 +72,37 @@ def kernels(
     out = out or Path("benchmarks") / f"kernels-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
     content = bench_kernels(chosen, repeats, out, show_progress=True)
     for line in _table(content["rows"]):
+        typer.echo(line)
+    typer.echo(f"wrote {out}", err=True)
+
+
+@app.command()
+def train(
+    problem: Annotated[list[str] | None, typer.Option(help="darcy or navier_stokes. Both by default.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Both models in turns; the best round of each counts.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file for the numbers. By default benchmarks/train-DATE.json.")
+    ] = None,
+) -> None:
+    """Time training and inference of GeoMaNO against Transolver, each in the paper's configuration, and their memory.
+
+    Prints the paper's efficiency table with what was measured here. A few steps are timed and multiplied to an epoch.
+
+    \b
+    Examples:
+      geomano bench train
+      geomano bench train --problem darcy --rounds 5
+    """
+    from geomano_hpc.bench.data import table
+    from geomano_hpc.bench.train import CASES, bench_train, efficiency_table
+    from geomano_hpc.errors import ConfigError
+
+    unknown = [name for name in problem or [] if name not in CASES]
+    if unknown:
+        raise ConfigError(f"unknown problem {unknown[0]!r}; choose from {', '.join(CASES)}")
+    out = out or Path("benchmarks") / f"train-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    content = bench_train({name: CASES[name] for name in problem or CASES}, rounds, out, show_progress=True)
+    for line in [*efficiency_table(content), "", *table(content)]:
         typer.echo(line)
     typer.echo(f"wrote {out}", err=True)
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from geomano_hpc.cli.cluster import Cluster, NodeCount, Profile, RankCount, handed_to_cluster
 from geomano_hpc.errors import DataError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, convert and check data.")
@@ -14,6 +15,7 @@ Store = Annotated[Path, typer.Argument(help="A prepared store, such as data/darc
 
 @app.command()
 def generate(
+    context: typer.Context,
     problem: Annotated[str, typer.Argument(help="darcy, navier_stokes or burgers")],
     out: Annotated[Path, typer.Option(help="The raw HDF5 file to write.")],
     samples: Annotated[int, typer.Option(min=1, help="How many samples.")] = 1200,
@@ -34,6 +36,10 @@ def generate(
         str | None,
         typer.Option(help="navier_stokes: solve in batches with torch on cpu or cuda [one by one with scipy]."),
     ] = None,
+    cluster: Cluster = "local",
+    ranks: RankCount = None,
+    nodes: NodeCount = None,
+    profile: Profile = None,
 ) -> None:
     """Solve the benchmark's equations for random inputs, after the FNO authors' recipe, and write a raw file.
 
@@ -43,9 +49,12 @@ def generate(
     Examples:
       geomano data generate darcy --samples 1200 --grid 421 --out data/darcy.h5
       mpirun -n 8 geomano data generate navier_stokes --samples 1200 --out data/navier_stokes.h5
+      geomano data generate navier_stokes --out data/navier_stokes.h5 --cluster slurm --ranks 16 --profile cpu
       geomano data generate navier_stokes --device cuda --out data/navier_stokes.h5
       geomano data generate burgers --viscosity 0.001 --grid 4096 --out data/burgers.h5
     """
+    if handed_to_cluster(context, out):
+        return
     from geomano_hpc.data_prep.generate import Generation
     from geomano_hpc.data_prep.generate import generate as make
     from geomano_hpc.data_prep.ranks import abort_all, communicator
@@ -70,6 +79,7 @@ def generate(
 
 @app.command()
 def convert(
+    context: typer.Context,
     sources: Annotated[
         list[Path],
         typer.Argument(help="One raw file, or two: training and test. MATLAB, HDF5, PDEBench, NPY, NPZ or .pt."),
@@ -95,6 +105,10 @@ def convert(
     channel: Annotated[int | None, typer.Option(min=0, help="Take this channel of fields with several.")] = None,
     input_frames: Annotated[int | None, typer.Option(min=1, help="Frames that are given [navier_stokes 10].")] = None,
     target_frames: Annotated[int | None, typer.Option(min=1, help="Frames to predict [navier_stokes 10].")] = None,
+    cluster: Cluster = "local",
+    ranks: RankCount = None,
+    nodes: NodeCount = None,
+    profile: Profile = None,
 ) -> None:
     """Convert raw fields into a chunked, sharded Zarr store with statistics, splits and checksums.
 
@@ -106,6 +120,7 @@ def convert(
       geomano data convert mine.h5 --problem darcy --input-key k --target-key p --stride 1 --out data/mine.zarr
       geomano data convert flow.npz --problem navier_stokes --axes "x y t sample" --out data/flow.zarr
       mpirun -n 8 geomano data convert ns.mat --problem navier_stokes --out data/navier_stokes.zarr
+      geomano data convert ns.mat --problem navier_stokes --out data/ns.zarr --cluster slurm --ranks 16 --profile cpu
     """
     from geomano_hpc.data_prep.convert import convert as write
     from geomano_hpc.data_prep.problems import problem as known
@@ -126,6 +141,8 @@ def convert(
         input_frames=input_frames,
         target_frames=target_frames,
     )
+    if handed_to_cluster(context, out):
+        return
     world = communicator()
     with abort_all(world):
         made = write(sources, settings, out, world)

@@ -66,18 +66,21 @@ def _training_step() -> list[str]:
     from geomano_hpc.config import GeomanoConfig, TrainingConfig
     from geomano_hpc.models import build_model
     from geomano_hpc.training.engine import start_engine
-    from geomano_hpc.training.ranks import Ranks, join
+    from geomano_hpc.training.ranks import Ranks
+    from geomano_hpc.training.world import join
 
     alone = Ranks(0, 1, 0)
     join(alone)
     model = build_model(GeomanoConfig(depth=1, embedding=8, dstate=2), in_channels=1, out_channels=1)
     engine = start_engine(model, TrainingConfig(), total_steps=2, ranks=alone)
-    engine.step(engine.deepspeed(torch.randn(1, 4, 4, 1, device=engine.device)).square().sum())
+    engine.backward(engine.network(torch.randn(1, 4, 4, 1, device=engine.device)).square().sum(), last=True)
+    engine.step()
     return [f"a tiny model took a step on {engine.device}"]
 
 
 def _deepspeed() -> list[str]:
-    from geomano_hpc.training.engine import import_deepspeed, pick_device
+    from geomano_hpc.training.deepspeed_engine import import_deepspeed
+    from geomano_hpc.training.engine import pick_device
     from geomano_hpc.training.ranks import Ranks
 
     device = pick_device(Ranks(0, 1, 0))

@@ -1,4 +1,4 @@
-"""geomano launch | status | report | monitor"""
+"""geomano launch | monitor"""
 
 import subprocess
 import sys
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from geomano_hpc.cli.cluster import Profile
 from geomano_hpc.errors import ConfigError, GeomanoError
 
 if TYPE_CHECKING:
     from geomano_hpc.launch import PlannedRun
     from geomano_hpc.launch.run import Outcome
-    from geomano_hpc.slurm import Resources
+    from geomano_hpc.slurm import ClusterProfile
 
 Folder = Annotated[str, typer.Argument(help="A study: its name under runs/, or its folder.")]
 Runs = Annotated[Path, typer.Option(help="Where run folders are.")]
@@ -49,116 +50,95 @@ def launch(
     runs: Runs = RUNS,
     cluster: Annotated[str, typer.Option(help="local (this machine) or slurm")] = "local",
     at_once: Annotated[int | None, typer.Option(min=1, help="Runs at the same time [local 2, slurm 16].")] = None,
-    partition: Annotated[str | None, typer.Option(help="Slurm partition.")] = None,
-    account: Annotated[str | None, typer.Option(help="Slurm account.")] = None,
-    gpus: Annotated[int, typer.Option(min=0, max=1, help="GPUs per run on Slurm; 0 trains on the CPU.")] = 1,
-    cpus: Annotated[int, typer.Option(min=1, help="Cores per run on Slurm.")] = 8,
-    memory_gb: Annotated[int | None, typer.Option(min=1, help="Memory per run on Slurm [the partition's].")] = None,
-    minutes: Annotated[int, typer.Option(min=1, help="Time limit per run on Slurm.")] = 24 * 60,
+    profile: Profile = None,
+    partition: Annotated[str | None, typer.Option(help="Slurm partition [the profile's].")] = None,
+    account: Annotated[str | None, typer.Option(help="Slurm account [the profile's].")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes per run on Slurm [1].")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, help="GPUs per node on Slurm, a rank for each; 0 trains on the CPU [1].")
+    ] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="Cores per rank on Slurm [8].")] = None,
+    memory_gb: Annotated[int | None, typer.Option(min=1, help="Memory per node on Slurm [the partition's].")] = None,
+    minutes: Annotated[int | None, typer.Option(min=1, help="Time limit per start on Slurm [a day].")] = None,
+    report_after: Annotated[
+        bool, typer.Option("--report/--no-report", help="On Slurm, a last job writes the report when all have ended.")
+    ] = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the runs and the submission file, start nothing.")
     ] = False,
 ) -> None:
-    """Start a study: every seed and every point of its grid that is not finished yet.
+    """Start a study: every run of it that is not finished yet. Two launches at once never start a run twice.
+
+    Shipped studies: darcy_main, darcy_ablation, navier_stokes_main, navier_stokes_ablation, scale_depth, scale_dstate,
+    scale_embedding, efficiency, each with a _smoke version for a CPU; demo, demo_tiny. Your own is a YAML file.
 
     \b
     Examples:
       geomano launch darcy_smoke --seeds 5
       geomano launch darcy --grid model.depth=2,4,8 --name depth
-      geomano launch darcy_main --cluster slurm --partition gpu --dry-run
+      geomano launch darcy_main --cluster slurm --profile a100 --dry-run
     """
     from geomano_hpc.launch import load_study, plan, with_overrides
-    from geomano_hpc.slurm import CLUSTERS, Resources
+    from geomano_hpc.slurm import CLUSTERS, load_profile
 
     if cluster not in CLUSTERS:
         raise ConfigError(f"--cluster {cluster!r} is not known; choose one of {', '.join(CLUSTERS)}")
     chosen = with_overrides(load_study(study), set_ or [], grid or [], seeds, name)
     planned = plan(chosen)
     folder = runs / chosen.name
-    resources = Resources(partition, account, gpus, cpus, memory_gb, minutes, at_once or 16)
+    options = {"partition": partition, "account": account, "nodes": nodes, "gpus": gpus, "cpus": cpus}
+    options |= {"memory_gb": memory_gb, "time": minutes and str(minutes), "at_once": at_once}
+    resources = load_profile(profile, options)
     if dry_run:
         _describe(planned, folder, cluster, chosen.name, resources)
     elif cluster == "slurm":
         from geomano_hpc.launch.run import submit_to_slurm
 
-        outcome = submit_to_slurm(chosen, planned, folder, resources)
-        typer.echo(f"submitted {len(outcome.started)} of {len(planned)} runs{_known_before(outcome)}: {folder}")
-        typer.echo(f"see them with: geomano status {chosen.name} --runs {runs}")
+        outcome = submit_to_slurm(chosen, planned, folder, resources, report_after)
+        tell_outcome(outcome, len(planned), folder, cluster, report_after)
     else:
         from geomano_hpc.launch.run import run_here
 
-        outcome = run_here(chosen, planned, folder, at_once or 2)
-        done = len(outcome.started) - len(outcome.failed)
-        typer.echo(f"finished {done} of {len(planned)} runs{_known_before(outcome)}: {folder}")
-        if outcome.failed:
-            raise GeomanoError("; ".join(f"{run} failed: {error}" for run, error in outcome.failed.items()))
+        tell_outcome(run_here(chosen, planned, folder, at_once or 2), len(planned), folder, cluster)
 
 
-def _known_before(outcome: "Outcome") -> str:
-    words = [f"{outcome.finished_before} were finished before"] if outcome.finished_before else []
-    words += [f"{len(outcome.active_before)} are running or queued already"] if outcome.active_before else []
-    return f" ({', '.join(words)})" if words else ""
+def tell_outcome(outcome: "Outcome", planned: int, folder: Path, cluster: str, report: bool = True) -> None:
+    """What a launch did, and what to do next."""
+    known = [f"{outcome.finished_before} were finished before"] if outcome.finished_before else []
+    known += [f"{len(outcome.active_before)} are running or queued already"] if outcome.active_before else []
+    known += [f"{len(outcome.left)} were cancelled or taken over meanwhile"] if outcome.left else []
+    before = f" ({', '.join(known)})" if known else ""
+    if cluster == "slurm":
+        typer.echo(f"submitted {len(outcome.started)} of {planned} runs{before}: {folder}")
+        typer.echo(f"see them with: geomano status {folder.name} --runs {folder.parent}")
+        if outcome.started and report:
+            typer.echo(f"the report will be in {folder / 'report'} when all have ended")
+        return
+    done = len(outcome.started) - len(outcome.failed) - len(outcome.left)
+    typer.echo(f"finished {done} of {planned} runs{before}: {folder}")
+    if outcome.failed:
+        shown = [f"{run} failed: {error}" for run, error in list(outcome.failed.items())[:3]]
+        more = len(outcome.failed) - len(shown)
+        shown += [f"and {more} more: see geomano status {folder.name} --state failed"] if more else []
+        raise GeomanoError("; ".join(shown))
 
 
-def _describe(planned: "list[PlannedRun]", folder: Path, cluster: str, name: str, resources: "Resources") -> None:
-    from geomano_hpc.slurm import sbatch_text
+def _describe(planned: "list[PlannedRun]", folder: Path, cluster: str, name: str, profile: "ClusterProfile") -> None:
+    from geomano_hpc.report.cost import estimate
+    from geomano_hpc.slurm import SlurmJobs, sbatch_text, snapshot_path
     from geomano_hpc.training.run_folder import RunFolder
 
+    to_run = [run for run in planned if not RunFolder(folder / run.name).is_finished]
+    waiting = {run.name for run in to_run}
     for run in planned:
-        state = "finished" if RunFolder(folder / run.name).is_finished else "to run"
-        typer.echo(f"{state:9} {folder / run.name}")
-    if cluster == "slurm":
+        typer.echo(f"{'to run' if run.name in waiting else 'finished':9} {folder / run.name}")
+    typer.echo("")
+    for line in estimate(to_run, folder, profile if cluster == "slurm" else None):
+        typer.echo(line)
+    if cluster == "slurm" and to_run:
         typer.echo("")
-        typer.echo(sbatch_text(folder / "jobs", name, resources, len(planned)), nl=False)
-
-
-def status(study: Folder, runs: Runs = RUNS) -> None:
-    """Show how far each run of a study is.
-
-    \b
-    Example:
-      geomano status demo
-    """
-    from rich.console import Console
-    from rich.table import Table
-
-    from geomano_hpc.launch.status import study_status
-
-    folder = find_study(study, runs)
-    table = Table("run", "state", "epoch", "loss", "test rel-L2", "note", title=str(folder))
-    for run in study_status(folder):
-        loss = "" if run.train_loss is None else f"{run.train_loss:.5f}"
-        error = "" if run.test_rel_l2 is None else f"{run.test_rel_l2:.5f}"
-        note = f"{run.note} ({run.log})" if run.state == "failed" else run.note
-        table.add_row(run.name, run.state, f"{run.epoch}/{run.epochs}", loss, error, note)
-    Console().print(table)
-
-
-def report(
-    study: Folder,
-    runs: Runs = RUNS,
-    format_: Annotated[str, typer.Option("--format", help="terminal or markdown")] = "terminal",
-    figures: Annotated[bool, typer.Option(help="Draw loss curves and predictions too.")] = True,
-) -> None:
-    """Print the table of a study (mean and standard deviation over seeds) and write it with figures to its folder.
-
-    \b
-    Example:
-      geomano report demo
-    """
-    from geomano_hpc.report.study_report import write_report
-
-    if format_ not in ("terminal", "markdown"):
-        raise ConfigError(f"--format {format_!r} is not known; choose terminal or markdown")
-    done = write_report(find_study(study, runs), figures)
-    if format_ == "markdown":
-        typer.echo(done.table.to_markdown(), nl=False)
-    else:
-        from geomano_hpc.cli.tables import print_report
-
-        print_report(done.table)
-    for file in done.files:
-        typer.echo(f"wrote {file}", err=True)
+        jobs = folder.resolve() / "jobs"
+        typer.echo(sbatch_text(jobs, SlurmJobs.training(name, profile, snapshot_path(jobs)), len(to_run)), nl=False)
 
 
 def monitor(

@@ -24,8 +24,12 @@ COMMANDS = [
     "data info",
     "train",
     "eval",
+    "predict",
     "launch",
     "status",
+    "retry",
+    "cancel",
+    "logs",
     "report",
     "bench kernels",
     "bench accuracy",
@@ -76,7 +80,14 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
         (("launch", "darcy", "--grid", "model.depth"), 2, "write it as key=value,value"),
         (("launch", "darcy_smoke", "--cluster", "slurm"), 2, "no sbatch on this machine"),
         (("status", "nothing"), 2, "error: no study 'nothing' under runs; there are none yet"),
+        (("status", "nothing", "--state", "lost"), 2, "--state 'lost' is not known; choose one of running"),
         (("report", "nothing"), 2, "error: no study 'nothing'"),
+        (("report", "nothing", "--format", "pdf"), 2, "--format 'pdf' is not known; choose one of terminal, markdown"),
+        (("report", "nothing", "--table", "mian"), 2, "--table 'mian' is not known; choose one of main"),
+        (("retry", "nothing"), 2, "error: no study 'nothing'"),
+        (("cancel", "nothing"), 2, "error: no study 'nothing'"),
+        (("logs", "nothing"), 2, "error: no run 'nothing' under runs"),
+        (("launch", "darcy_mian"), 2, "did you mean 'darcy_main'?"),
         (("data", "info", "nothing.zarr"), 1, "error: nothing.zarr: no such store"),
         (("data", "generate", "heat", "--out", "x.h5"), 2, "error: --problem 'heat' is not known"),
         (("data", "convert", "a", "b", "c", "--problem", "darcy", "--out", "x"), 2, "give one file, or two"),
@@ -199,8 +210,20 @@ def test_whole_chain_by_commands(tiny_recipe: Recipe, darcy_raw: Path, capsys: p
     options = ("--set", "data.store=data/tiny.zarr", "--set", "training.epochs=1")
     assert geomano("launch", "tiny.yaml", "--seeds", "2", "--name", "mine", *options) == 0
     assert "finished 2 of 2 runs: runs/mine" in capsys.readouterr().out
-    assert geomano("status", "mine") == 0
-    assert capsys.readouterr().out.count("done") == 2
+    assert geomano("status", "mine", "--watch") == 0  # all have ended: it does not wait
+    shown = capsys.readouterr().out
+    assert "runs/mine: 2 done" in shown
+    assert shown.count("1/1") == 2
+    assert geomano("retry", "mine") == 0
+    assert "nothing to retry" in capsys.readouterr().out
+    assert geomano("retry", "mine", "seed-0") == 2
+    assert "is done: nothing to retry" in capsys.readouterr().err
+    assert geomano("cancel", "mine") == 0
+    assert "cancelled 0 of 2 runs; 2 were not queued or training" in capsys.readouterr().out
+    assert geomano("logs", "mine/seed-1", "-n", "1", "-f") == 0
+    assert re.search(r"finished: rel-L2 0\.\d+ on 4 test samples", capsys.readouterr().out)
+    assert geomano("logs", "mine/seed-") == 2
+    assert "is the beginning of 2 runs" in capsys.readouterr().err
     assert geomano("report", "mine", "--format", "markdown", "--no-figures") == 0
     table = capsys.readouterr().out
     run = sorted(Path("runs/mine").glob("seed-0_*"))[0]
@@ -210,9 +233,10 @@ def test_whole_chain_by_commands(tiny_recipe: Recipe, darcy_raw: Path, capsys: p
     assert "of data/tiny.zarr, 5 x 5 points" in capsys.readouterr().out
     assert geomano("eval", str(run), "--resolution", "17") == 1
     assert "name it with --store" in capsys.readouterr().err
-    assert "| 2 | - |" in table
-    assert geomano("report", "mine", "--format", "pdf") == 2
-    assert geomano("report", "mine", "--no-figures") == 0
+    assert "- 2 of 2 runs are done" in table
+    for form, beginning in (("html", "file:///"), ("csv", "table,row,name"), ("latex", "% mine"), ("terminal", "mine")):
+        assert geomano("report", "mine", "--no-figures", "--format", form) == 0
+        assert capsys.readouterr().out.startswith(beginning)
     assert geomano("bench", "kernels", "--size", "4", "4", "3", "2", "--repeats", "1", "--out", "bench.json") == 0
     assert "reference" in capsys.readouterr().out
     assert geomano("train", "tiny.yaml", *options, "--runs", "other") == 0
