@@ -30,6 +30,7 @@ class DeepSpeedEngine(Engine):
         super().__init__(model, *make_optimizer(model, config, total_steps), ranks, device)
         self._zero, self._parts, self._clip = config.zero, config.accumulate, config.clip
         settings = merged(deepspeed_config(config, precision), config.deepspeed)
+        forget_autocast()
         self._engine, *_ = deepspeed.initialize(model=model, optimizer=self.optimizer, config=settings)
         self._safe = deepspeed.utils
 
@@ -155,6 +156,15 @@ def merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     """`theirs` over `ours`, section by section."""
     both = {key: merged(ours[key], value) for key, value in theirs.items() if isinstance(ours.get(key), dict)}
     return {**ours, **theirs, **both}
+
+
+def forget_autocast() -> None:
+    """DeepSpeed remembers autocast for the whole process: after a run in float16, the next engine of the process would
+    scale its loss too, and ZeRO clips gradients before they are scaled back."""
+    from deepspeed.runtime import torch_autocast
+
+    torch_autocast.TORCH_AUTOCAST_INITIALIZED = False
+    torch_autocast.TORCH_AUTOCAST_DTYPE = None
 
 
 def import_deepspeed(device: torch.device) -> Any:

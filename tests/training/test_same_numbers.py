@@ -86,6 +86,20 @@ def test_one_rank_follows_the_same_curve_with_every_engine(name: str, tiny_recip
     assert_same_curve(one, other)
 
 
+def test_run_in_float16_leaves_nothing_behind_for_the_next_run_of_the_process(
+    tiny_recipe: Recipe, tmp_path: Path
+) -> None:
+    half = changed(tiny_recipe, epochs=1).model_dump()
+    half["compute"]["precision"] = "float16"
+    half["model"]["scan_backend"] = "torch"  # float16 has no kernel for CPUs
+    one, other = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "other")
+    recipe = changed(tiny_recipe, epochs=2, zero=1, log_every=1)
+    train(recipe, one)
+    train(Recipe.model_validate(half), RunFolder(tmp_path / "half"))
+    train(recipe, other)
+    assert step_losses(other) == step_losses(one)
+
+
 def test_losses_are_those_of_the_repository(tiny_recipe: Recipe, flow_recipe: Recipe, tmp_path: Path) -> None:
     """A change that must not alter numbers leaves these alone; one that must, renews them with GEOMANO_RENEW_LOSSES=1.
 
