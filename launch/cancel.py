@@ -14,7 +14,7 @@ from geomano_hpc.atomic import write_json
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.launch.claims import claimed_runs
 from geomano_hpc.launch.logs import read_job
-from geomano_hpc.launch.status import cancelled_file, study_status
+from geomano_hpc.launch.status import cancelled_file, study_states
 from geomano_hpc.training.run_folder import RunFolder
 
 
@@ -27,7 +27,7 @@ class Cancelled:
 
 def cancel(study: Path, names: Sequence[str]) -> Cancelled:
     """Stop these runs of the study. Their checkpoints stay: launched again, they go on."""
-    states = {status.name: status.state for status in study_status(study)}
+    states = study_states(study)
     claimed = claimed_runs(study)
     done = Cancelled()
     for name in names:

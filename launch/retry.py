@@ -6,7 +6,7 @@ from pathlib import Path
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.launch.manifest import kept_study, read_manifest
 from geomano_hpc.launch.run import Outcome, run_here, submit_to_slurm
-from geomano_hpc.launch.status import study_status
+from geomano_hpc.launch.status import study_states
 from geomano_hpc.launch.study import PlannedRun
 from geomano_hpc.slurm import ClusterProfile
 from geomano_hpc.training.run_folder import RunFolder
@@ -14,7 +14,7 @@ from geomano_hpc.training.run_folder import RunFolder
 
 def runs_to_retry(study: Path, named: Sequence[str]) -> list[PlannedRun]:
     """The named runs, or all that failed, stopped or were cancelled. What was never started is for `launch`."""
-    states = {status.name: status.state for status in study_status(study)}
+    states = study_states(study)
     for name in named:
         if states[name] in ("done", "running", "queued"):
             raise ConfigError(f"{name} is {states[name]}: nothing to retry")

@@ -20,7 +20,7 @@ from geomano_hpc.launch.display import Display
 from geomano_hpc.launch.job import TrainRun, failure_file, last_failure
 from geomano_hpc.launch.logs import JOB_FILE, last_error
 from geomano_hpc.launch.manifest import keep_in_manifest
-from geomano_hpc.launch.status import TO_START, cancelled_file, study_status
+from geomano_hpc.launch.status import TO_START, cancelled_file, study_states
 from geomano_hpc.launch.study import PlannedRun, Study
 from geomano_hpc.slurm import ClusterProfile, SlurmJobs, local_executor, slurm_executor, snapshot_code, submit
 from geomano_hpc.slurm.command import GeomanoCommand
@@ -61,7 +61,7 @@ def keep_plan(study: Study, runs: Sequence[PlannedRun], folder: Path, how: dict[
         keep_in_manifest(study, runs, folder, how)
         for run in runs:
             RunFolder(folder / run.name).write_recipe(run.recipe)
-        states = {status.name: status.state for status in study_status(folder)}
+        states = study_states(folder)
         folders = [RunFolder(folder / run.name) for run in runs]
         finished = [run for run in folders if states[run.path.name] == "done"]
         to_start = [run for run in folders if states[run.path.name] in TO_START]

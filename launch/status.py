@@ -49,6 +49,18 @@ def study_status(study: Path) -> list[RunStatus]:
     return [_status(folder, folder.path.name in claimed, jobs.get(folder.path.name)) for folder in folders]
 
 
+def study_states(study: Path) -> dict[str, str]:
+    """Run -> state, without what a table shows besides: a launch of a thousand runs need not read their recipes."""
+    folders = runs_of_study(study)
+    claimed, jobs = claimed_runs(study), _slurm_states(folders)
+    states = {}
+    for folder in folders:
+        name, metrics = folder.path.name, folder.metrics_file
+        has_started = metrics.is_file() and metrics.stat().st_size > 0
+        states[name], *_ = _state(folder, has_started, name in claimed, jobs.get(name))
+    return states
+
+
 def run_status(folder: RunFolder) -> RunStatus:
     claimed = folder.path.name in claimed_runs(folder.path.parent)
     return _status(folder, claimed, _slurm_states([folder]).get(folder.path.name))

@@ -1,5 +1,4 @@
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from geomano_hpc.launch import Study, load_study, plan, study_names, with_overri
 from geomano_hpc.launch.run import keep_plan
 from geomano_hpc.launch.study import digest
 from geomano_hpc.report.published import ABLATION
+from tests.untraced import seconds_of
 
 
 def test_main_studies_repeat_the_papers_recipes_with_five_seeds() -> None:
@@ -215,9 +215,9 @@ def test_whole_models_can_be_an_axis() -> None:
 def test_thousand_runs_are_planned_in_five_seconds(tmp_path: Path, darcy_store: Path) -> None:
     store = {"data.store": str(darcy_store), "data.generate": None}
     axes = {"model.depth": list(range(1, 51)), "model.dstate": [2, 4, 8, 16]}
-    started = time.process_time()  # of this process: the machine has other work
     study = Study(name="s", recipe="darcy_smoke", set=store, axes=axes, seeds=[0, 1, 2, 3, 4])
-    made = keep_plan(study, plan(study), tmp_path / "s", {})
-    assert time.process_time() - started < 5
+    found = []
+    assert seconds_of(lambda: found.append(keep_plan(study, plan(study), tmp_path / "s", {}))) < 5
+    (made,) = found
     made.claim.release()
     assert (len(made.to_start), len(made.finished), len(made.active)) == (1000, 0, 0)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from geomano_hpc.report.table import Cell, Table
 from geomano_hpc.slurm import load_profile
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.run_folder import RunFolder
+from tests.untraced import seconds_of
 from tests.written_runs import write_study
 
 
@@ -193,9 +193,9 @@ def test_thousand_runs_are_reported_in_ten_seconds(tmp_path: Path) -> None:
     write_study(study, tmp_path / "s", epochs=20, failed={500: "it broke"})
     write_study(Study(name="t", recipe="darcy_smoke", seeds=[0]), tmp_path / "t")
     write_report([tmp_path / "t"])  # matplotlib reads its fonts once in a process
-    started = time.process_time()  # of this process: the machine has other work
-    report = write_report([tmp_path / "s"])
-    assert time.process_time() - started < 10
+    found = []
+    assert seconds_of(lambda: found.append(write_report([tmp_path / "s"]))) < 10
+    (report,) = found
     assert report.facts[0] == "999 of 1000 runs are done; 1 failed: listed at the end"
     assert len(table(report, "variants")) == 200
 
