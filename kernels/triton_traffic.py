@@ -54,10 +54,10 @@ def count_forward(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks, ke
     return {name: Bytes(*count) for name, count in traffic.items()}
 
 
-def count_backward(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks) -> Traffic:
+def count_backward(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks, needs_R: bool = True) -> Traffic:
     carries = torch.zeros(triton_scan.carries_size(inputs, settings, blocks))
     with _counting() as traffic:
-        triton_scan.backward(torch.ones_like(inputs.x), inputs, settings, carries, True, _blocks=blocks)
+        triton_scan.backward(torch.ones_like(inputs.x), inputs, settings, carries, needs_R, _blocks=blocks)
     return {name: Bytes(*count) for name, count in traffic.items()}
 
 
@@ -68,7 +68,7 @@ def minimum_forward(inputs: ScanInputs, chunked: bool = False) -> int:
     return again + K * x + _activations(inputs) + (2 * K - 1) * y + batch * _parameters(inputs)
 
 
-def minimum_backward(inputs: ScanInputs, settings: ScanSettings, chunked: bool = False) -> int:
+def minimum_backward(inputs: ScanInputs, settings: ScanSettings, chunked: bool = False, needs_R: bool = True) -> int:
     x, K, batch = _bytes(inputs.x), inputs.A.shape[0], inputs.x.shape[0]
     dx = 4 * inputs.x.numel()
     # Sums over channels leave in float32: of B, C and a low-rank dt.
@@ -79,7 +79,8 @@ def minimum_backward(inputs: ScanInputs, settings: ScanSettings, chunked: bool =
         read += K * x + _bytes(inputs.dt) + _bytes(inputs.B)
     if chunked:
         read += K * x + _bytes(inputs.dt) + _bytes(inputs.C)
-    return read + (2 * K - 1) * dx + gradients + 2 * batch * _parameters(inputs)
+    parameters = _parameters(inputs) + _parameters(inputs if needs_R else inputs._replace(R=None))
+    return read + (2 * K - 1) * dx + gradients + batch * parameters
 
 
 def _activations(inputs: ScanInputs) -> int:

@@ -18,6 +18,7 @@ from geomano_hpc.bench.scan_problem import SHAPES, Shape
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.progress import progress
 
+_LEARNS_R = {"darcy": False, "navier_stokes": True}  # the correction of the recipes: a fixed mask has no gradient
 _PARAMETERS = ("A", "D", "R", "bias", "weight", "dA", "dR", "dD", "dbias", "dweight")
 
 
@@ -119,9 +120,13 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
     rows = []
     for part, blocks in (("forward", forward_blocks(*sizes)), ("backward", backward_blocks(*sizes))):
         backwards = part == "backward"
-        count = triton_traffic.count_backward if backwards else triton_traffic.count_forward
         small = blocks._replace(chunks=max(1, round(blocks.chunks / grow)))
-        one, two = (count(inputs(recipe.channels, dstate), settings, small) for dstate in (1, 2))
+        one, two = (
+            triton_traffic.count_backward(given, settings, small, _LEARNS_R[name])
+            if backwards
+            else triton_traffic.count_forward(given, settings, small)
+            for given in (inputs(recipe.channels, dstate) for dstate in (1, 2))
+        )
         scaled = {}
         for key in two:
             # Linear in the number of dstates; the same for every sample. Directions after the first also read y or dx.
@@ -134,7 +139,7 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
         chunks = min(chunks for chunks, _ in passes)
         minimum = batch * triton_traffic.minimum_forward(whole, chunked=chunks > 1)
         if backwards:
-            minimum = batch * triton_traffic.minimum_backward(whole, settings, chunked=chunks > 1)
+            minimum = batch * triton_traffic.minimum_backward(whole, settings, chunks > 1, _LEARNS_R[name])
         rows.append(
             asdict(
                 Audit(
