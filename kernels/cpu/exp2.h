@@ -29,11 +29,6 @@ inline Lanes<float>::Vec power(const Lanes<float>::Vec& shifted) {  // 2 to the 
   const __m512i fraction = _mm512_permutexvar_epi32(bits, _mm512_load_si512(kFractions));
   return _mm512_castsi512_ps(_mm512_add_epi32(fraction, _mm512_slli_epi32(bits, 23 - kFractionBits)));
 }
-// One multiplication and three additions, which have pipes of their own.
-inline Parts split(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b, const Lanes<float>::Vec& round) {
-  const Lanes<float>::Vec x = a * b, shifted = x + round;
-  return {shifted, x - (shifted - round)};
-}
 #else
 constexpr int kFractionBits = 3;
 constexpr float kCubic[] = {0.69314721f, 0.24025763f, 0.05549622f};
@@ -46,11 +41,12 @@ inline Lanes<float>::Vec power(const Lanes<float>::Vec& shifted) {  // 2 to the 
   const __m256i fraction = _mm256_permutevar8x32_epi32(table, bits);
   return _mm256_castsi256_ps(_mm256_add_epi32(fraction, _mm256_slli_epi32(bits, 23 - kFractionBits)));
 }
+#endif
+
 inline Parts split(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b, const Lanes<float>::Vec& round) {
   const Lanes<float>::Vec shifted = at::vec::fmadd(a, b, round);
   return {shifted, at::vec::fmsub(a, b, shifted - round)};
 }
-#endif
 
 // The 16th or 8th parts from a table in a register, the rest by a cubic: five or six multiplications, where a polynomial
 // alone takes seven, and the scan is bound by them. A parabola on 32nd parts would do for 2^x but not for the decay over
