@@ -12,6 +12,7 @@ from torch import nn
 
 from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.kernels import geo_scan, order_set
+from geomano_hpc.models.stack import keeping_inputs
 
 
 class GeoMambaKernel(nn.Module):
@@ -50,9 +51,9 @@ class GeoMambaKernel(nn.Module):
 
     def forward(self, z_BhwD: torch.Tensor) -> torch.Tensor:
         z_BhwE = self.in_projection(z_BhwD)
-        x_BhwE = F.silu(self.convolution(z_BhwE.movedim(-1, 1)).movedim(1, -1))
+        x_BhwE, projected = keeping_inputs(self._scan_inputs, z_BhwE)
 
-        per_direction = self.scan_projection(x_BhwE).unflatten(-1, (len(self.orders), -1))
+        per_direction = projected.unflatten(-1, (len(self.orders), -1))
         dt, B, C = per_direction.split([self.dt_rank, self.dstate, self.dstate], dim=-1)
         y_BhwE = geo_scan(
             x_BhwE,
@@ -69,6 +70,13 @@ class GeoMambaKernel(nn.Module):
             correction=self.correction_form,
             backend=self.backend,
         )
+        return keeping_inputs(self._gated, y_BhwE, z_BhwE)
+
+    def _scan_inputs(self, z_BhwE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x_BhwE = F.silu(self.convolution(z_BhwE.movedim(-1, 1)).movedim(1, -1))
+        return x_BhwE, self.scan_projection(x_BhwE)
+
+    def _gated(self, y_BhwE: torch.Tensor, z_BhwE: torch.Tensor) -> torch.Tensor:
         return self.out_projection(F.silu(self.norm(y_BhwE)) * F.silu(z_BhwE))
 
 

@@ -10,7 +10,18 @@ from torch import nn
 from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.models.encoder import Decoder, Encoder, Grid
 from geomano_hpc.models.geomamba import GeoMambaKernel
-from geomano_hpc.models.stack import LayerStack
+from geomano_hpc.models.stack import LayerStack, keeping_inputs
+
+
+class MLP(nn.Sequential):
+    """Linear, GELU, Linear."""
+
+    def __init__(self, features: int, hidden: int) -> None:
+        super().__init__(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, features))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        widen, activate, narrow = self
+        return keeping_inputs(lambda hidden: narrow(activate(hidden)), widen(x))
 
 
 class GeoMaNOLayer(nn.Module):
@@ -18,11 +29,10 @@ class GeoMaNOLayer(nn.Module):
 
     def __init__(self, config: GeomanoConfig) -> None:
         super().__init__()
-        hidden = round(config.mlp_ratio * config.embedding)
         self.kernel_norm = nn.LayerNorm(config.embedding)
         self.kernel = GeoMambaKernel(config)
         self.mlp_norm = nn.LayerNorm(config.embedding)
-        self.mlp = nn.Sequential(nn.Linear(config.embedding, hidden), nn.GELU(), nn.Linear(hidden, config.embedding))
+        self.mlp = MLP(config.embedding, round(config.mlp_ratio * config.embedding))
 
     def forward(self, z_BhwD: torch.Tensor) -> torch.Tensor:
         s_BhwD = z_BhwD + self.kernel(self.kernel_norm(z_BhwD))

@@ -1,10 +1,29 @@
-"""A stack of equal layers, and the two ways to compute it otherwise: checkpointed, and with compiled dense parts."""
+"""A stack of equal layers, what a layer computes again instead of keeping it, and the two ways to compute a stack
+otherwise: checkpointed, and with compiled dense parts."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+Result = TypeVar("Result")
+
+
+def keeping_inputs(region: Callable[..., Result], *inputs: torch.Tensor) -> Result:
+    """region(*inputs), of which the backward finds the inputs only, and computes again what lies between.
+
+    For norms and activations in front of a matrix product: they cost little, and keeping them takes a third of a
+    layer's memory. The product itself is not repeated: computing again stops as soon as the backward has what it needs.
+    A compiler decides this by itself.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return region(*inputs)
+    result: Result = checkpoint(
+        region, *inputs, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
+    )
+    return result
 
 
 class LayerStack(nn.ModuleList):
