@@ -1,11 +1,14 @@
-"""The same model computed otherwise: checkpointed layers, compiled dense parts, autocast."""
+"""The same model computed otherwise: with less kept, checkpointed layers, compiled dense parts, autocast."""
+
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from geomano_hpc.config import ComputeConfig, FnoConfig, GeomanoConfig, ModelConfig, TransolverConfig
 from geomano_hpc.data import Normaliser, Split
-from geomano_hpc.models import build_model
+from geomano_hpc.models import build_model, geomamba, geomano
 from geomano_hpc.models.stack import checkpoint_layers, compile_dense_parts
 from geomano_hpc.training.tasks import Task
 
@@ -38,6 +41,29 @@ def test_checkpointed_layers_give_the_same_gradients_and_keep_less(config: Model
     assert len(plain) == len(again) > 0
     assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
     assert again_kept < plain_kept / 2
+
+
+class Products(TorchDispatchMode):
+    """Counts the matrix products, forwards and backwards."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+        self.count += function in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        return function(*arguments, **(options or {}))
+
+
+def test_layer_keeps_less_and_repeats_no_matrix_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is cheap is computed again in the backward, to the same bits."""
+    with Products() as products:
+        again, again_kept = gradients(MODELS[0], ComputeConfig())
+    for part in (geomano, geomamba):
+        monkeypatch.setattr(part, "keeping_inputs", lambda region, *inputs: region(*inputs))
+    with Products() as plain_products:
+        plain, plain_kept = gradients(MODELS[0], ComputeConfig())
+    assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
+    assert products.count == plain_products.count
+    assert again_kept < 0.75 * plain_kept
 
 
 @pytest.mark.parametrize("config", MODELS, ids=lambda config: config.name)
