@@ -41,7 +41,7 @@ def cancel(study: Path, names: Sequence[str]) -> Cancelled:
         try:
             # A launch that lives sees the mark and stops the run itself.
             if name not in claimed:
-                _stop(run, read_job(run))
+                stop_job(run, read_job(run))
             done.stopped.append(name)
         except GeomanoError as error:
             cancelled_file(run.path).unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def cancel(study: Path, names: Sequence[str]) -> Cancelled:
     return done
 
 
-def _stop(run: RunFolder, job: dict[str, Any]) -> None:
+def stop_job(run: RunFolder, job: dict[str, Any]) -> None:
     if job.get("cluster") == "slurm":
         import submitit
 

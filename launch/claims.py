@@ -40,7 +40,7 @@ class Claim:
         _remove_left_over(folder)
         self._file = folder / f"{platform.node()}-{os.getpid()}-{secrets.token_hex(4)}.json"
         write_json(self._file, {"host": platform.node(), "pid": os.getpid(), "runs": sorted(runs)})
-        self._lock = self._file.open("r")
+        self._lock = self._file.open("r+")  # NFS gives an exclusive lock only on a file that is open for writing
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def __enter__(self) -> "Claim":

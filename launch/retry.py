@@ -32,5 +32,5 @@ def retry(study: Path, runs: Sequence[PlannedRun], at_once: int | None) -> tuple
     if last["cluster"] == "slurm":
         changes = {} if at_once is None else {"at_once": at_once}
         profile = ClusterProfile.model_validate({**last["options"], **changes})
-        return "slurm", submit_to_slurm(kept_study(study), runs, study, profile)
+        return "slurm", submit_to_slurm(kept_study(study), runs, study, profile, last.get("report", True))
     return "local", run_here(kept_study(study), runs, study, at_once or int(last["options"]["at_once"]))

@@ -1,6 +1,7 @@
 """Run a study: keep its plan, start what is not finished, here with a bounded number at once or as a Slurm array."""
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ import torch
 
 from geomano_hpc.atomic import write_json
 from geomano_hpc.data import ensure_store
+from geomano_hpc.errors import ConfigError
+from geomano_hpc.launch.cancel import stop_job
 from geomano_hpc.launch.claims import Claim, deciding
 from geomano_hpc.launch.display import Display
 from geomano_hpc.launch.job import TrainRun, failure_file, last_failure
@@ -26,6 +29,8 @@ from geomano_hpc.slurm import ClusterProfile, SlurmJobs, local_executor, slurm_e
 from geomano_hpc.slurm.command import GeomanoCommand
 from geomano_hpc.training.run_folder import RunFolder
 
+logger = logging.getLogger(__name__)
+
 _NO_LIMIT = 365 * 24 * 60  # minutes: on one's own machine nobody counts
 
 
@@ -36,6 +41,7 @@ class Outcome:
     started: list[str]
     failed: dict[str, str]  # run -> error
     left: list[str] = field(default_factory=list)  # cancelled meanwhile, or taken by another process
+    report_follows: bool = False  # a job on Slurm writes it when all have ended
 
 
 @dataclass(frozen=True)
@@ -183,27 +189,37 @@ def submit_to_slurm(
     jobs_folder = folder.resolve() / "jobs"
     kind = SlurmJobs.training(study.name, profile)
     executor = slurm_executor(jobs_folder, kind)  # first: without a cluster nothing is planned or copied
-    how = {"cluster": "slurm", "options": profile.model_dump(mode="json")}
+    how = {"cluster": "slurm", "options": profile.model_dump(mode="json"), "report": report}
     plan = keep_plan(study, runs, folder, how)
     with plan.claim:  # until Slurm knows the runs
-        if plan.to_start:
-            code = snapshot_code(jobs_folder)
-            executor.update_parameters(**replace(kind, code=code).parameters())
-            jobs = submit(executor, [TrainRun(str(run.path), str(Path.cwd())) for run in plan.to_start])
-            for run, job in zip(plan.to_start, jobs, strict=True):
-                write_json(run.path / JOB_FILE, {"cluster": "slurm", "job_id": job.job_id, "folder": str(jobs_folder)})
-            if report:
-                _report_after(jobs, study, folder, SlurmJobs(f"{study.name}-report", profile, code))
-    return plan.outcome({})
+        code = snapshot_code(jobs_folder) if plan.to_start else None
+        executor.update_parameters(**replace(kind, code=code).parameters())
+        submitted = [run for run in plan.to_start if not cancelled_file(run.path).is_file()]
+        jobs = submit(executor, [TrainRun(str(run.path), str(Path.cwd())) for run in submitted]) if submitted else []
+        for run, job in zip(submitted, jobs, strict=True):
+            entry = {"cluster": "slurm", "job_id": job.job_id, "folder": str(jobs_folder)}
+            write_json(run.path / JOB_FILE, entry)
+            if cancelled_file(run.path).is_file():  # since: whoever cancelled it relies on us
+                stop_job(run, entry)
+        last = SlurmJobs(f"{study.name}-report", profile, code)
+        follows = bool(jobs) and report and _report_after(jobs, study, folder, last)
+    left = [run.path.name for run in plan.to_start if cancelled_file(run.path).is_file()]
+    return replace(plan.outcome({}, left), report_follows=follows)
 
 
-def _report_after(runs: Sequence[Any], study: Study, folder: Path, kind: SlurmJobs) -> None:
-    """The report is a job that waits until the runs have ended, well or not."""
+def _report_after(runs: Sequence[Any], study: Study, folder: Path, kind: SlurmJobs) -> bool:
+    """The report is a job that waits until the runs have ended, well or not. False if the cluster does not take it."""
     array = sorted({job.job_id.partition("_")[0] for job in runs})
     words = ("report", study.name, "--runs", str(folder.resolve().parent))
     executor = slurm_executor(folder / "jobs", replace(kind, after=tuple(array)))
-    (job,) = submit(executor, [GeomanoCommand(words, str(Path.cwd()))])
+    try:
+        (job,) = submit(executor, [GeomanoCommand(words, str(Path.cwd()))])
+    except ConfigError as error:  # such as a partition that takes no job without a GPU
+        advice = f"name a cpu_partition in the profile, or make it yourself with `geomano report {study.name}`"
+        logger.warning("the runs are submitted, but not their report: %s; %s", error, advice)
+        return False
     write_json(folder / "jobs" / "report.json", {"cluster": "slurm", "job_id": job.job_id, "after": array})
+    return True
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """How far the runs of a study are, told from their run folders, the claims of living launches, and Slurm."""
 
 import json
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ STATES = ("running", "queued", "pending", "stopped", "failed", "cancelled", "don
 TO_START = ("pending", "stopped", "failed", "cancelled")
 
 # Slurm's words for a job that will still do something, or may: a run is not submitted twice on a doubt.
-_QUEUED = ("PENDING", "READY", "REQUEUED", "PREEMPTED", "SUSPENDED", "UNKNOWN")
+_QUEUED = ("PENDING", "READY", "REQUEUED", "SUSPENDED", "PREEMPTED", "UNKNOWN")
+_IN_DOUBT = ("PREEMPTED", "UNKNOWN")  # it comes back, or is gone for good: only the queue tells
 _RUNNING = ("RUNNING", "CONFIGURING", "COMPLETING")
 _FAILED = ("FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 _LINES_FOR_SPEED = 5
@@ -148,4 +150,22 @@ def _slurm_states(folders: Sequence[RunFolder]) -> dict[str, tuple[str, str]]:
 
             jobs[folder.path.name] = submitit.SlurmJob(folder=job["folder"], job_id=job["job_id"])
     # All are made before the first is asked: submitit then asks Slurm once for all of them.
-    return {name: (str(job.job_id), str(job.state)) for name, job in jobs.items()}
+    states = {name: (str(job.job_id), str(job.state)) for name, job in jobs.items()}
+    if not any(word in _IN_DOUBT for _, word in states.values()):
+        return states
+    queue = _jobs_in_the_queue()
+    return {name: (job, _settled(word, queue is None or job in queue)) for name, (job, word) in states.items()}
+
+
+def _settled(word: str, may_come_back: bool) -> str:
+    return word if may_come_back or word not in _IN_DOUBT else f"{word} and no longer in the queue"
+
+
+def _jobs_in_the_queue() -> set[str] | None:
+    """Ids as submitit has them; None where Slurm does not answer."""
+    command = ["squeue", "--noheader", "--array", "--format=%i"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return set(found.stdout.split())

@@ -69,7 +69,8 @@ class SlurmJobs:
         lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
         lines += [f"module load {shlex.quote(module)}" for module in self.profile.modules]
         lines += self.profile.setup
-        if self.code is not None:  # last, so that no module comes before it
+        if self.code is not None:  # last, so that no module comes before it, and neither does the folder of the job
+            lines.append("export PYTHONSAFEPATH=1")
             lines.append(f"export PYTHONPATH={shlex.quote(str(self.code))}${{PYTHONPATH:+:$PYTHONPATH}}")
         return lines
 

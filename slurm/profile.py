@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from geomano_hpc.config.recipe_files import closest, explain
 from geomano_hpc.config.strict import Strict
@@ -41,8 +41,9 @@ class ClusterProfile(Strict):
     mpi: Literal["pmix", "pmi2", "none"] = Field(
         default="pmix", description="srun --mpi for data preparation: pmix for Open MPI, pmi2 for MPICH"
     )
-    sbatch: dict[str, str | int] = Field(
-        default_factory=dict, description="any other option of sbatch by its long name, such as reservation: course"
+    sbatch: dict[str, bool | str | int] = Field(
+        default_factory=dict,
+        description="any other option of sbatch by its long name, such as reservation: course, or exclusive: true",
     )
     modules: list[str] = Field(default_factory=list, description="module load, in this order")
     setup: list[str] = Field(default_factory=list, description="lines of bash before Python starts")
@@ -64,6 +65,15 @@ class ClusterProfile(Strict):
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
                 raise ValueError(f"{name!r} is not a name")
         return value
+
+    @model_validator(mode="after")
+    def _time_to_train_is_left(self) -> "ClusterProfile":
+        if self.stop_seconds > 45 * self.minutes:
+            raise ValueError(
+                f"stop_seconds {self.stop_seconds} leaves too little of a time limit of {self.minutes} minutes: a run "
+                "would be told to stop as soon as it starts; lower stop_seconds or raise the limit"
+            )
+        return self
 
     @property
     def minutes(self) -> int:

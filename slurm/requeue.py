@@ -25,9 +25,15 @@ def end_preempted(error: PreemptedError, run: Path | None = None) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(60)
     elif "SLURM_JOB_ID" in os.environ:
-        _requeue(os.environ["SLURM_JOB_ID"], run)
+        _requeue(_own_job(), run)
     _say(str(error))
     sys.exit(error.exit_code)
+
+
+def _own_job() -> str:
+    """Task t of an array a is a_t: one of its tasks has the number of the array as its own, and would ask for all."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else os.environ["SLURM_JOB_ID"]
 
 
 def _requeue(job: str, run: Path | None) -> None:

@@ -95,23 +95,23 @@ def launch(
         from geomano_hpc.launch.run import submit_to_slurm
 
         outcome = submit_to_slurm(chosen, planned, folder, resources, report_after)
-        tell_outcome(outcome, len(planned), folder, cluster, report_after)
+        tell_outcome(outcome, len(planned), folder, cluster)
     else:
         from geomano_hpc.launch.run import run_here
 
         tell_outcome(run_here(chosen, planned, folder, at_once or 2), len(planned), folder, cluster)
 
 
-def tell_outcome(outcome: "Outcome", planned: int, folder: Path, cluster: str, report: bool = True) -> None:
+def tell_outcome(outcome: "Outcome", planned: int, folder: Path, cluster: str) -> None:
     """What a launch did, and what to do next."""
     known = [f"{outcome.finished_before} were finished before"] if outcome.finished_before else []
     known += [f"{len(outcome.active_before)} are running or queued already"] if outcome.active_before else []
     known += [f"{len(outcome.left)} were cancelled or taken over meanwhile"] if outcome.left else []
     before = f" ({', '.join(known)})" if known else ""
     if cluster == "slurm":
-        typer.echo(f"submitted {len(outcome.started)} of {planned} runs{before}: {folder}")
+        typer.echo(f"submitted {len(outcome.started) - len(outcome.left)} of {planned} runs{before}: {folder}")
         typer.echo(f"see them with: geomano status {folder.name} --runs {folder.parent}")
-        if outcome.started and report:
+        if outcome.report_follows:
             typer.echo(f"the report will be in {folder / 'report'} when all have ended")
         return
     done = len(outcome.started) - len(outcome.failed) - len(outcome.left)

@@ -100,21 +100,26 @@ def loss_curves(variants: Sequence[Variant]) -> Any:
 def scalability_curves(curves: dict[str, Sequence[Variant]]) -> Any:
     """Figure "GeoMaNO's scalability": the error in percent over each key, mean and deviation, and every seed."""
     figure, panels = plt.subplots(1, len(curves), figsize=(4.2 * len(curves), 3.6), layout="constrained", squeeze=False)
-    for axes, (key, variants) in zip(panels[0], curves.items(), strict=True):
-        done = sorted((v for v in variants if v.error.n), key=lambda v: float(v.runs[0].point[key]))
-        values = [float(v.runs[0].point[key]) for v in done]
+    for axes, (name, variants) in zip(panels[0], curves.items(), strict=True):
+        done = sorted((v for v in variants if v.error.n), key=_varied_number)
+        values = [_varied_number(v) for v in done]
         means = [100 * (v.error.mean or 0.0) for v in done]
         deviations = [100 * (v.error.deviation or 0.0) for v in done]
         axes.errorbar(values, means, yerr=deviations, marker="o", capsize=3, color="C0", linewidth=1.6)
         seeds = [(value, 100 * e) for value, v in zip(values, done, strict=True) for e in v.error.values]
         axes.plot(*zip(*seeds, strict=True), ".", color="C1", alpha=0.6)
-        axes.set(xscale="log", xlabel=key.rpartition(".")[2])
+        axes.set(xscale="log", xlabel=name)
         axes.xaxis.set_major_locator(FixedLocator(values[:: -(-len(values) // _MOST_TICKS)]))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:g}")
         axes.grid(alpha=0.3)
     panels[0][0].set_ylabel("test relative L2 error (%)")
     return figure
+
+
+def _varied_number(variant: Variant) -> float:
+    (value,) = variant.runs[0].point.values()
+    return float(value)
 
 
 def predictions(folder: RunFolder, samples: int = 3) -> Callable[[], Any]:

@@ -154,6 +154,8 @@ def variants_of(runs: Sequence[Run]) -> list[Variant]:
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, (run, content) in enumerate(zip(runs, contents, strict=True)):
         groups[run.study, str(sorted(content.items(), key=lambda item: item[0]))].append(index)
+    for key, members in groups.items():
+        groups[key] = _one_for_each_seed(members, runs)
     studies = {run.study for run in runs}
     chosen = [members[0] for members in groups.values()]
     varied = _varied([contents[index] for index in chosen])
@@ -173,6 +175,16 @@ def variants_of(runs: Sequence[Run]) -> list[Variant]:
             label = f"{label} ({labels[label]})"
         variants.append(Variant(label, [runs[index] for index in members], facts[run.recipe.data]))
     return variants
+
+
+def _one_for_each_seed(members: Sequence[int], runs: Sequence[Run]) -> list[int]:
+    """Of runs with the same recipe, which launches with other keys may have named otherwise, a finished one."""
+    by_seed: dict[int, int] = {}
+    for index in members:
+        seed = runs[index].recipe.training.seed
+        if seed not in by_seed or (runs[index].result and not runs[by_seed[seed]].result):
+            by_seed[seed] = index
+    return list(by_seed.values())
 
 
 def _varied(contents: Sequence[Mapping[str, Any]]) -> list[str]:

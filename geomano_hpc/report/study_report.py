@@ -21,6 +21,7 @@ from geomano_hpc.report.study_tables import scalability_table, unfinished_table,
 from geomano_hpc.report.table import Table
 from geomano_hpc.report.text import to_csv, to_latex, to_markdown
 
+_NO_CURVE = "a scalability curve needs a study in which one number varies, and nothing else"
 FORMATS = ("terminal", "markdown", "latex", "csv", "html")
 
 
@@ -52,14 +53,14 @@ def make_report(studies: Sequence[Path], tables: Sequence[TableName] = (), with_
     if "error_bounds" in wanted:
         made.append(error_bounds_table(variants))
     if "scalability" in wanted:
-        if not curves:
-            raise ConfigError(
-                f"{title}: no number varies in it, so there is no scalability curve; leave it out of tables"
-            )
-        made += [scalability_table(key, members) for key, members in curves.items()]
+        if not curves and tables:
+            raise ConfigError(f"{title}: {_NO_CURVE}; leave it out of --table")
+        made += [scalability_table(name, members) for name, members in curves.items()]
     made.append(variants_table(title, variants))
     without = unfinished_table(runs)
     report = Report(title, about, _facts(runs), [*made, without] if without else made)
+    if "scalability" in wanted and not curves:
+        report.facts.append(f"there is no scalability table: {_NO_CURVE}")
     if with_figures:
         report.pictures = _pictures(variants, curves if "scalability" in wanted else {}, report.facts)
     return report
@@ -116,15 +117,21 @@ def _facts(runs: Sequence[Run]) -> list[str]:
 
 
 def _curves(variants: Sequence[Variant]) -> dict[str, list[Variant]]:
-    """Key -> its variants, of the studies in which one number varies and nothing else."""
-    curves: dict[str, list[Variant]] = {}
+    """Name of a curve -> its variants: the key that varies in a study, and the study where several vary the same."""
+    curves: dict[tuple[str, str], list[Variant]] = {}
     for variant in variants:
         point = variant.runs[0].point
         if len(point) == 1:
             ((key, value),) = point.items()
             if _is_number(value):
-                curves.setdefault(key, []).append(variant)
-    return {key: members for key, members in curves.items() if len(members) > 1}
+                curves.setdefault((variant.runs[0].study, key), []).append(variant)
+    found = {where: members for where, members in curves.items() if len(members) > 1}
+    words = {where: where[1].rpartition(".")[2] for where in found}
+    several = Counter(words.values())
+    return {
+        words[study, key] if several[words[study, key]] == 1 else f"{words[study, key]} ({study})": members
+        for (study, key), members in found.items()
+    }
 
 
 def _is_number(value: object) -> bool:
@@ -137,7 +144,8 @@ def _is_number(value: object) -> bool:
 def _pictures(variants: Sequence[Variant], curves: dict[str, list[Variant]], facts: list[str]) -> list[Picture]:
     """Where a picture cannot be drawn, the facts say so."""
     pictures = []
-    if any(v.error.n for members in curves.values() for v in members):
+    curves = {name: members for name, members in curves.items() if any(v.error.n for v in members)}
+    if curves:
         note = "Mean and standard deviation over seeds; dots are seeds."
         pictures.append(Picture("scalability", "Scalability", note, lambda: scalability_curves(dict(curves))))
     trained = [v for v in variants if any(run.folder.metrics_file.is_file() for run in v.runs)]

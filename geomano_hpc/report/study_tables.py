@@ -1,5 +1,6 @@
 """Tables of the study itself: its variants, and the runs that have no result."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -33,20 +34,21 @@ def variants_table(study: str, variants: Sequence[Variant]) -> Table:
     return table.with_best([1])
 
 
-def scalability_table(key: str, variants: Sequence[Variant]) -> Table:
-    """The numbers of the scalability curve over one key."""
+def scalability_table(name: str, variants: Sequence[Variant]) -> Table:
+    """The numbers of the scalability curve over the one key that varies."""
     rows = []
     for variant in variants:
-        value = variant.runs[0].point[key]
+        (value,) = variant.runs[0].point.values()
         parameters = variant.parameters
         size = Cell("-" if parameters is None else f"{parameters:,}", parameters)
         rows.append(
             [Cell(str(value), float(value)), measured(variant), Cell(str(variant.error.n), variant.error.n), size]
         )
-    word = key.rpartition(".")[2]
     notes = ["The paper shows this curve as a picture without numbers: there is nothing published to put beside it."]
     notes += protocol_notes(variants)
-    table = Table(f"scalability_{word}", f"Scalability: {word}", [word, "rel-L2", "n", "parameters"], rows, notes)
+    label = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")
+    columns = [name.partition(" ")[0], "rel-L2", "n", "parameters"]
+    table = Table(f"scalability_{label}", f"Scalability: {name}", columns, rows, notes)
     return table.with_best([1])
 
 

@@ -207,8 +207,38 @@ def test_study_without_runs_is_an_error(tmp_path: Path) -> None:
 
 def test_scalability_of_a_study_without_a_number_that_varies_is_an_error(tmp_path: Path) -> None:
     write_study(Study(name="s", recipe="darcy", seeds=[0]), tmp_path / "s")
-    with pytest.raises(ConfigError, match="no number varies in it"):
+    with pytest.raises(ConfigError, match="needs a study in which one number varies, and nothing else; leave it out"):
         make_report([tmp_path / "s"], tables=["scalability"])
+
+
+def test_study_that_names_a_table_it_cannot_have_is_reported_without_it(tmp_path: Path) -> None:
+    axes = {"model.depth": [1, 2], "model.dstate": [4, 8]}
+    write_study(Study(name="s", recipe="darcy", axes=axes, seeds=[0], tables=["scalability"]), tmp_path / "s")
+    report = make_report([tmp_path / "s"], with_figures=False)
+    assert "there is no scalability table: a scalability curve needs a study in which" in " ".join(report.facts)
+    assert len(table(report, "variants")) == 4
+
+
+def test_studies_that_vary_the_same_key_have_a_curve_each_and_one_without_results_has_none(tmp_path: Path) -> None:
+    keys = {"axes": {"model.depth": [1, 2]}, "seeds": [0], "tables": ["scalability"]}
+    for name, recipe in (("a", "darcy"), ("b", "navier_stokes")):
+        write_study(Study.model_validate({"name": name, "recipe": recipe, **keys}), tmp_path / name)
+    failed = dict.fromkeys(range(2), "it broke")
+    write_study(Study.model_validate({"name": "c", "recipe": "darcy", **keys}), tmp_path / "c", failed=failed)
+    report = write_report([tmp_path / name for name in "abc"], tmp_path / "out")
+    names = [one.name for one in report.tables if one.name.startswith("scalability")]
+    assert names == ["scalability_depth_a", "scalability_depth_b", "scalability_depth_c"]
+    assert (tmp_path / "out" / "scalability.png").is_file()
+
+
+def test_runs_that_two_launches_named_otherwise_count_once_for_each_seed(tmp_path: Path) -> None:
+    """dstate 16 is what the recipe says anyway."""
+    first = Study(name="s", recipe="darcy", axes={"model.depth": [1]}, seeds=[0, 1])
+    write_study(first, tmp_path / "s")
+    write_study(Study(name="s", recipe="darcy", axes={"model.depth": [1], "model.dstate": [16]}), tmp_path / "s")
+    (variant,) = variants_of(read_runs([tmp_path / "s"]))
+    assert sorted(run.recipe.training.seed for run in variant.runs) == [0, 1, 2, 3, 4]
+    assert variant.error.n == 5
 
 
 def test_single_number_is_not_the_best_of_a_column() -> None:

@@ -38,6 +38,7 @@ def test_five_seeds_go_as_an_array_to_the_report_and_an_edit_of_the_code_does_no
     launch = [sys.executable, "-m", "geomano_hpc", "launch", "five.yaml", "--cluster=slurm", "--profile=small.yaml"]
     subprocess.run(launch, check=True, env={**os.environ, "PYTHONPATH": str(checkout)})
     (checkout / "geomano_hpc" / "training" / "loop.py").write_text("raise RuntimeError('edited')")
+    Path("geomano_hpc").symlink_to(checkout / "geomano_hpc")  # as in the folder of a checkout
     folder = Path("runs/five")
     (array,) = {json.loads(file.read_text())["job_id"].split("_")[0] for file in folder.glob("*/job.json")}
     assert "ArrayTaskThrottle=3" in cluster.run("scontrol", "show", "job", array)
@@ -67,16 +68,17 @@ def test_preempted_and_requeued_runs_end_bit_equal_to_undisturbed_ones(
         assert_undisturbed(run, RunFolder(tmp_path / f"undisturbed-{number}"))
 
 
-def test_run_that_reaches_its_time_limit_requeues_itself_and_loses_nothing(
+def test_runs_of_an_array_that_reach_their_time_limit_requeue_themselves_and_lose_nothing(
     cluster: Testbed, tiny_recipe: Recipe, tmp_path: Path
 ) -> None:
     """Slurm looks at limits every 30 s: of a limit of a minute, the signal comes after 15 to 45 s."""
-    (run,) = submit_study(
-        cluster, changed(tiny_recipe, epochs=14), 1, profile(1.0, time="1", stop_seconds=15), name="limit"
+    runs = submit_study(
+        cluster, changed(tiny_recipe, epochs=14), 2, profile(1.0, time="1", stop_seconds=15), name="limit"
     )
-    run.wait_until_finished(400)
-    assert len(starts(run.folder)) >= 2
-    assert_undisturbed(run, RunFolder(tmp_path / "undisturbed"))
+    for run in runs:
+        run.wait_until_finished(400)
+        assert len(starts(run.folder)) >= 2
+        assert_undisturbed(run, RunFolder(tmp_path / run.folder.path.name))
 
 
 def test_run_on_two_nodes_survives_a_preemption_and_then_the_loss_of_a_node(

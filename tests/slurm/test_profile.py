@@ -4,6 +4,7 @@ import pytest
 
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.slurm import ClusterProfile, load_profile, profile_names
+from geomano_hpc.slurm.executors import SlurmJobs, sbatch_text
 from geomano_hpc.slurm.profile import user_folder
 
 
@@ -42,6 +43,7 @@ def test_own_profile_is_found_by_name_before_a_shipped_one_and_by_path(own_folde
         ("cpus: true", "cpus: true and false go with switches only"),
         ("environment: {'A; rm': x}", "environment: 'A; rm' is not a name"),
         ("mpi: openmpi", "mpi: "),
+        ("time: '2'", "stop_seconds 120 leaves too little of a time limit of 2 minutes"),
         ("- gpu", "expected a mapping of keys, found list"),
         ("a: [", "not valid YAML"),
     ],
@@ -52,6 +54,13 @@ def test_wrong_profile_is_an_error_that_names_the_key(text: str, message: str, t
     with pytest.raises(ConfigError) as raised:
         load_profile(str(file))
     assert str(raised.value).startswith(f"{file}: {message}")
+
+
+def test_options_of_sbatch_may_be_flags() -> None:
+    chosen = load_profile(None, {"sbatch": {"exclusive": True, "nice": 1, "reservation": "course"}})
+    assert chosen.sbatch == {"exclusive": True, "nice": 1, "reservation": "course"}
+    assert chosen.sbatch["exclusive"] is True
+    assert "#SBATCH --exclusive\n" in sbatch_text(Path("jobs"), SlurmJobs("s", chosen), 1)
 
 
 def test_unknown_profile_names_the_closest_and_where_own_ones_go(own_folder: Path) -> None:

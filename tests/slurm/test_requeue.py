@@ -14,7 +14,7 @@ from geomano_hpc.slurm.requeue import end_preempted
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job 7; squeue says what stands in the file `state`."""
-    (tmp_path / "squeue").write_text(f"#!/bin/sh\ncat {tmp_path}/state\n")
+    (tmp_path / "squeue").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat {tmp_path}/state\n')
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\nexit $(cat {tmp_path}/code)\n')
     (tmp_path / "state").write_text("RUNNING\n")
     (tmp_path / "code").write_text("0")
@@ -35,6 +35,15 @@ def stop(slurm: Path) -> None:
 def test_running_job_asks_for_a_requeue(slurm: Path) -> None:
     stop(slurm)
     assert (slurm / "called").read_text() == "requeue 7\n"
+
+
+def test_task_of_an_array_asks_for_itself_alone(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last task of an array has the number of the array as its job id."""
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "4")
+    stop(slurm)
+    assert "--jobs=7_4" in (slurm / "asked").read_text()
+    assert (slurm / "called").read_text() == "requeue 7_4\n"
 
 
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PENDING", ""])
