@@ -60,7 +60,8 @@ def shared_bytes(size: int, node: Node) -> np.ndarray:
     """So many bytes, the same memory on every rank of the node. Every rank of the world calls it."""
     first = node.index == 0
     if len(node.ranks) == 1:
-        gather(None)
+        gather(None)  # other nodes may have more ranks: the same collectives as theirs
+        raise_everywhere(None)
         return np.empty(size, np.uint8)
     made = -1
     try:

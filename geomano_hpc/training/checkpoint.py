@@ -102,6 +102,8 @@ def _newest_good(folder: Path) -> Path | None:
         except (OSError, ValueError, KeyError) as error:
             damaged = [str(error)]
         if not damaged:
+            for passed_over in candidates[: candidates.index(path)]:  # else they would count among the newest to keep
+                passed_over.rename(passed_over.with_name(f"damaged-{passed_over.name}"))
             return path
         logger.warning("checkpoint %s is damaged (%s): trying the one before", path, ", ".join(damaged))
     if candidates:

@@ -4,6 +4,7 @@ Two engines do it: DeepSpeed (deepspeed_engine.py) and plain torch (torch_engine
 the benchmark does, in float32, and give the same losses.
 """
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -50,6 +51,10 @@ class Engine(ABC):
     def evaluation_network(self) -> Network:
         """The model as evaluations call it."""
         return self.model
+
+    def part(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        """Forward and backward of a part of a batch happen in it."""
+        return contextlib.nullcontext()
 
     @abstractmethod
     def backward(self, summed_loss: torch.Tensor, last: bool) -> None:

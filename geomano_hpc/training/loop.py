@@ -171,7 +171,7 @@ class Training:
         if not math.isfinite(norm):  # the optimiser has not touched the weights
             self._save()
             kept = f"the state before this step is the newest of {self.folder.checkpoints}"
-        advice = "look at these samples, lower training.lr, or set training.skip_nonfinite"
+        advice = "look at these samples, or start a new run with a lower training.lr or with training.skip_nonfinite"
         fail_everywhere(GeomanoError(f"{self.folder.path}: {what} {where}; {kept}; {advice}"), self.ranks)
 
     def _end_of_epoch(self, due: bool) -> None:
@@ -189,7 +189,8 @@ class Training:
         }
         if judged is not None and judged.rel_l2_by_frame is not None:
             line["test_rel_l2_by_frame"] = judged.rel_l2_by_frame
-        if judged is not None and (self.done.best is None or judged.rel_l2 < self.done.best):
+        best = math.inf if self.done.best is None else self.done.best
+        if judged is not None and judged.rel_l2 < best:  # never one that is not a number
             self.done = replace(self.done, best=judged.rel_l2)
             weights = self.engine.weights()
             if self.ranks.is_main:
@@ -212,8 +213,11 @@ class Training:
     def _pause(self) -> None:
         """Between two batches of an evaluation, which may take longer than the notice that a preemption gives."""
         self.steps.mark()
-        if self.steps.agree().stop:
+        agreed = self.steps.agree()
+        if agreed.stop:
             self._leave()
+        if agreed.save:
+            self._save()
 
     def _wishes(self) -> tuple[bool, bool]:
         """Whether this rank was asked to stop, and whether rank 0's clock says to save."""

@@ -1,6 +1,7 @@
 """Metrics of a run: one JSON line per epoch, and the sums over its steps that they are made of."""
 
 import json
+import math
 import os
 import resource
 from dataclasses import asdict, dataclass
@@ -32,7 +33,9 @@ class EpochSums:
         self.lr = step.lr
 
     def line(self) -> dict[str, Any]:
-        samples, steps, seconds = max(self.samples, 1.0), max(self.steps, 1.0), max(self.seconds, 1e-9)
+        """Of an epoch all of whose batches were left out, no loss is known: NaN, not 0."""
+        seconds = max(self.seconds, 1e-9)
+        samples, steps = (count or math.nan for count in (self.samples, self.steps))
         return {
             "train_loss": self.loss / samples,
             "train_rel_l2": self.relative_l2 / samples,

@@ -86,7 +86,7 @@ class Steps:
         return [(piece, True) if len(piece) else (batch[:1], False) for piece in pieces]
 
     def take(self, batch: GlobalBatch, loaded: Iterator[Batch]) -> Taken:
-        """One optimiser step. If its loss or gradient is not finite, the weights are left as they were."""
+        """One optimiser step. If its gradient is not finite, the weights are left as they were."""
         started, waited = time.perf_counter(), self._data_wait.seconds
         device = self.engine.device
         sums = torch.zeros(2, dtype=torch.float64, device=device)
@@ -94,11 +94,13 @@ class Steps:
         for number, (_, counts) in enumerate(parts, start=1):
             with self._stage("data"):
                 fields = next(loaded)
-            with self._stage("forward"):
-                losses = self.task.loss_parts(self.engine.network, fields, device)
-            with self._stage("backward"):
-                total = losses.total if counts else 0.0 * losses.total
-                self.engine.backward(total, last=number == len(parts))
+            last = number == len(parts)
+            with self.engine.part(last):
+                with self._stage("forward"):
+                    losses = self.task.loss_parts(self.engine.network, fields, device)
+                with self._stage("backward"):
+                    total = losses.total if counts else 0.0 * losses.total
+                    self.engine.backward(total, last)
             if counts:
                 sums[0] += losses.relative_l2.detach()
                 sums[1] += 0.0 if losses.gradient is None else losses.gradient.detach()

@@ -27,7 +27,8 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        purge = finished_steps + 1 if finished_steps else None
+        started_before = any(folder.tensorboard.glob("events.*"))  # perhaps without a checkpoint
+        purge = finished_steps + 1 if started_before else None
         self._writer = SummaryWriter(str(folder.tensorboard), purge_step=purge)
         # Not add_hparams: it makes a run of its own for every run. And not the summary of an experiment, which
         # TensorBoard would take from one run for all: it collects the keys of all, those that differ first.

@@ -39,12 +39,14 @@ class TorchEngine(Engine):
     def network(self) -> Network:
         return self._parallel
 
+    def part(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        # Around the forward too: that is where DistributedDataParallel decides whether the backward sums over ranks.
+        waits = isinstance(self._parallel, DistributedDataParallel) and not last
+        return self._parallel.no_sync() if waits else contextlib.nullcontext()  # type: ignore[operator]
+
     def backward(self, summed_loss: torch.Tensor, last: bool) -> None:
         # DistributedDataParallel averages over ranks; the benchmark's loss is a sum.
-        loss = self._scaler.scale(summed_loss * self.ranks.world_size)
-        waits = isinstance(self._parallel, DistributedDataParallel) and not last
-        with self._parallel.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator]
-            loss.backward()
+        self._scaler.scale(summed_loss * self.ranks.world_size).backward()
 
     def _apply(self) -> float:
         self._scaler.unscale_(self.optimizer)

@@ -176,9 +176,8 @@ def watching(ranks: Ranks, timeout: float) -> Iterator[RankWatch]:
         raise  # on every rank
     except Exception as error:
         if _is_of_a_collective(error):
-            watch.wait_for_verdict()
-        else:
-            watch.failed(error)
+            watch.wait_for_verdict()  # ends this process where another rank is the cause
+        watch.failed(error)
         raise
     finally:
         watch.close()

@@ -19,10 +19,10 @@ import sys, torch, torch.distributed as dist
 from geomano_hpc.config import DataConfig
 from geomano_hpc.data import load_splits, node_memory
 from geomano_hpc.data_prep.store import open_store
-rank, port, store, walled = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4] == "walled"
-if walled:
-    node_memory._walls = lambda: str(rank)
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+rank, port, store, walls = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+if len(set(walls)) > 1:
+    node_memory._walls = lambda: walls[rank]
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=len(walls))
 config = DataConfig(store=store, loading="memory")
 try:
     loaded = load_splits(open_store(config.store), config)
@@ -39,15 +39,16 @@ sys.stdin.read()
 
 
 @contextlib.contextmanager
-def two_ranks(store: Path, walled: bool = False) -> Iterator[list[subprocess.Popen[str]]]:
+def ranks_of(store: Path, walls: str = "aa") -> Iterator[list[subprocess.Popen[str]]]:
+    """A rank for each letter; those with the same letter can share memory."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    options = (port, str(store), "walled" if walled else "together")
+    options = (port, str(store), walls)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     ranks = [
         subprocess.Popen([sys.executable, "-c", RANK, str(rank), *options], **pipes)  # type: ignore[call-overload]
-        for rank in range(2)
+        for rank in range(len(walls))
     ]
     try:
         yield ranks
@@ -76,7 +77,7 @@ def proportional_kib(process: int) -> float:
 def test_two_ranks_hold_one_copy_and_leave_nothing_behind_when_killed(tmp_path: Path) -> None:
     values = make_store(tmp_path / "s.zarr", samples=43, grid=256, per_shard=10)
     expected = values["input"].sum(dtype="float64") + 2 * values["target"].sum(dtype="float64")
-    with two_ranks(tmp_path / "s.zarr") as ranks:
+    with ranks_of(tmp_path / "s.zarr") as ranks:
         for word, total, sharing in (answer(rank) for rank in ranks):
             assert (word, sharing) == ("sum", "2")
             assert float(total) == pytest.approx(expected, rel=1e-9)
@@ -96,8 +97,14 @@ def test_two_ranks_hold_one_copy_and_leave_nothing_behind_when_killed(tmp_path: 
 
 def test_ranks_that_cannot_see_each_other_hold_a_copy_each(tmp_path: Path) -> None:
     make_store(tmp_path / "s.zarr")
-    with two_ranks(tmp_path / "s.zarr", walled=True) as ranks:
+    with ranks_of(tmp_path / "s.zarr", "ab") as ranks:
         assert [answer(rank)[2] for rank in ranks] == ["1", "1"]
+
+
+def test_nodes_may_have_different_numbers_of_ranks(tmp_path: Path) -> None:
+    make_store(tmp_path / "s.zarr")
+    with ranks_of(tmp_path / "s.zarr", "aab") as ranks:
+        assert [answer(rank)[2] for rank in ranks] == ["2", "2", "1"]
 
 
 def test_damaged_sample_that_one_rank_decodes_stops_both(tmp_path: Path) -> None:
@@ -106,7 +113,7 @@ def test_damaged_sample_that_one_rank_decodes_stops_both(tmp_path: Path) -> None
     content = bytearray(shard.read_bytes())
     content[40] ^= 1
     shard.write_bytes(content)
-    with two_ranks(tmp_path / "s.zarr") as ranks:
+    with ranks_of(tmp_path / "s.zarr") as ranks:
         answers = [answer(rank) for rank in ranks]
         assert [rank.wait(30) for rank in ranks] == [0, 0]
     assert answers[0] == answers[1]

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from geomano_hpc.errors import ConfigError, GeomanoError
 from geomano_hpc.training import steps
 from geomano_hpc.training.engine import start_engine
 from geomano_hpc.training.loop import train
+from geomano_hpc.training.metrics import EpochSums
 from geomano_hpc.training.ranks import Ranks
 from geomano_hpc.training.run_folder import RunFolder
 from geomano_hpc.training.world import join
@@ -50,6 +52,10 @@ def test_loss_of_a_line_is_the_sum_of_its_parts(tiny_recipe: Recipe, tmp_path: P
     assert 0 < line["data_wait_share"] < 1
     assert 0.05 < line["memory_gib"] < 100
     assert line["gradient_norm"] > 0
+
+
+def test_epoch_that_left_out_every_batch_has_no_loss() -> None:
+    assert math.isnan(EpochSums(seconds=1.0).line()["train_loss"])  # 0 would be the best of all
 
 
 def test_training_learns(tiny_recipe: Recipe, tmp_path: Path) -> None:

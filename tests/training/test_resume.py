@@ -1,6 +1,7 @@
 """Stopping anywhere and going on: nothing is lost, nothing changes."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from geomano_hpc.config import Recipe, to_yaml
 from geomano_hpc.data import Batch, GlobalBatch
 from geomano_hpc.errors import DataError, GeomanoError, PreemptedError
 from geomano_hpc.training import loop, steps
+from geomano_hpc.training.evaluate import Evaluation
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.run_folder import RunFolder
 from tests.training_runs import changed, what_a_run_computed
@@ -128,6 +131,7 @@ def test_truncated_newest_checkpoint_falls_back_to_the_one_before_and_says_so(
     train(recipe, folder)
     assert not list(folder.checkpoints.glob(".*"))
     assert re.search(rf"{newest.name} is damaged .*: trying the one before", caplog.text)
+    assert (newest.parent / f"damaged-{newest.name}").is_dir()  # kept, and not counted among the newest
     assert "resumed from" in caplog.text
     assert what_a_run_computed(folder) == undisturbed
 
@@ -171,8 +175,9 @@ def test_checkpoints_hold_no_pickled_code_and_only_the_newest_stay(recipe: Recip
 def test_checkpoints_come_by_the_clock_too(recipe: Recipe, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     train(changed(recipe, checkpoint_every=3, checkpoint_minutes=1e-9, keep_checkpoints=99), folder)
-    steps = sorted(int(path.name[5:14]) for path in folder.checkpoints.iterdir())
-    assert steps == list(range(1, STEPS + 1))
+    names = sorted(path.name for path in folder.checkpoints.iterdir())
+    assert sorted({int(name[5:14]) for name in names}) == list(range(1, STEPS + 1))
+    assert "step_000000003-epoch_000000" in names  # during the evaluation of the epoch
 
 
 def test_best_weights_are_those_of_the_smallest_test_error(recipe: Recipe, tmp_path: Path) -> None:
@@ -184,6 +189,20 @@ def test_best_weights_are_those_of_the_smallest_test_error(recipe: Recipe, tmp_p
     expected = load_file(folder.checkpoints / f"step_{3 * best:09d}-epoch_{best:06d}" / "model.safetensors")
     found = load_file(folder.best_weights_file)
     assert all(found[name].equal(weight) for name, weight in expected.items())
+
+
+def test_error_that_is_not_a_number_is_never_the_best(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = loop.Training._evaluate
+
+    def first_one_fails(self: loop.Training) -> Evaluation:
+        judged = original(self)
+        return replace(judged, rel_l2=math.nan) if self.position.epoch == 0 else judged
+
+    monkeypatch.setattr(loop.Training, "_evaluate", first_one_fails)
+    folder = RunFolder(tmp_path / "run")
+    assert train(recipe, folder)["best_rel_l2"] == min(line["test_rel_l2"] for line in folder.metrics()[1:])
 
 
 KILLED_AT_A_WRITE = """
@@ -224,7 +243,7 @@ def in_a_child(folder, kill_at):
 assert in_a_child("undisturbed", 0) == 0
 writes = int(Path("undisturbed.writes").read_text())
 killed = []
-for kill_at in range(first, writes + 1, every):
+for kill_at in range(first, writes, every):  # the last one clears up after the result
     folder = f"killed_{kill_at:03d}"
     assert os.WTERMSIG(in_a_child(folder, kill_at)) == signal.SIGKILL, folder
     assert not Path(folder, "result.json").exists()
