@@ -37,7 +37,7 @@ class Contest:
 
 _OURS = {"name": "geomano", "depth": 4, "embedding": 32, "dstate": 16}
 
-# A candidate for recipe darcy_best. The baselines have a positional encoding of their own, too.
+# Recipe darcy_best in small. The baselines have a positional encoding of their own, too.
 _BEST = {"orders": "corners", "positional_encoding": True}
 
 CONTESTS = {
