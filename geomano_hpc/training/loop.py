@@ -36,6 +36,7 @@ from geomano_hpc.training.world import fail_everywhere, join, wait_for_all
 logger = logging.getLogger(__name__)
 
 _FIGURE_SAMPLES = 3
+_MOST_OVERFLOWS = 20  # in a row: each halves the loss scale of float16, which starts at 2^16
 
 
 def train(recipe: Recipe, folder: RunFolder) -> dict[str, Any]:
@@ -108,6 +109,7 @@ class Training:
             record_start(recipe, folder, {**environment, "data_loading": loaded.record})
         self.done = Checkpoint() if profiled else load_newest(folder.checkpoints, self.engine)
         self.sums = EpochSums(**self.done.sums)
+        self.overflows = 0
         self.saved_position, self.saved_at = self.done.position, time.monotonic()
 
     @property
@@ -151,6 +153,7 @@ class Training:
         assert taken.batch.epoch == self.position.epoch + 1
         if taken.is_finite:
             self.sums.add(taken.sums)
+            self.overflows = 0
         else:
             self._not_finite(taken)
         self.done = replace(self.done, position=replace(self.position, step=self.position.step + 1))
@@ -159,7 +162,9 @@ class Training:
         """Leave the batch out if the recipe allows it; else save the state before it and stop."""
         loss, norm = taken.sums.loss, taken.sums.gradient_norm
         if self.recipe.compute.precision == "float16" and math.isfinite(loss):
-            return  # the scale of the loss was too large for float16: it is lowered, and nothing is wrong
+            self.overflows += 1
+            if self.overflows <= _MOST_OVERFLOWS:
+                return  # the scale of the loss was too large for float16: it is lowered, and nothing is wrong
         what = f"the loss is {loss} and the norm of its gradient {norm}"
         where = f"in epoch {taken.batch.epoch}, step {self.position.step + 1}, samples {taken.batch.samples.tolist()}"
         if self.done.skipped < self.config.skip_nonfinite:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from geomano_hpc.config import Recipe, TrainingConfig, load_recipe, to_yaml
 from geomano_hpc.data import Batch, GlobalBatch
 from geomano_hpc.errors import ConfigError, GeomanoError
-from geomano_hpc.training import steps
+from geomano_hpc.training import loop, steps
 from geomano_hpc.training.engine import start_engine
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.metrics import EpochSums
@@ -106,6 +107,24 @@ def test_lower_precision_gives_the_same_losses_with_both_engines(
     weights = (folders["torch"].checkpoints / "step_000000009-epoch_000003" / "model.safetensors").read_bytes()
     assert b'"F32"' in weights
     assert b'"BF16"' not in weights
+
+
+def test_gradient_that_no_scale_of_float16_makes_finite_stops_the_run(
+    tiny_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = changed(tiny_recipe, epochs=9, engine="torch").model_dump()
+    content["compute"]["precision"] = "float16"
+    content["model"]["scan_backend"] = "torch"
+    build = loop.build_model
+
+    def broken(*arguments: Any) -> torch.nn.Module:
+        model = build(*arguments)
+        next(model.parameters()).register_hook(lambda gradient: gradient * math.nan)
+        return model
+
+    monkeypatch.setattr(loop, "build_model", broken)
+    with pytest.raises(GeomanoError, match=r"the norm of its gradient nan in epoch 7, step 21"):
+        train(Recipe.model_validate(content), RunFolder(tmp_path / "run"))
 
 
 def test_folder_of_another_recipe_is_refused(tiny_recipe: Recipe, tmp_path: Path) -> None:
