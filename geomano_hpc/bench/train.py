@@ -24,7 +24,7 @@ from geomano_hpc.config import GeomanoConfig, ModelConfig, TransolverConfig, loa
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.models import build_model, count_parameters
 from geomano_hpc.progress import progress
-from geomano_hpc.report.published import EFFICIENCY
+from geomano_hpc.report.published import EFFICIENCY, PUBLISHED_TRANSOLVER
 from geomano_hpc.training.environment import hardware, package_versions
 
 TOLERANCE = 1e-3  # of a gradient, float32 against the reference scan, relative to its largest value
@@ -56,9 +56,9 @@ class Case:
 
 
 CASES = {
-    "darcy": Case("darcy", (85, 85), 1, 1, 4, 1000, 200, TransolverConfig(), 0.25, 0.25, 0.4),
+    "darcy": Case("darcy", (85, 85), 1, 1, 4, 1000, 200, PUBLISHED_TRANSOLVER["darcy"], 0.25, 0.25, 0.4),
     "navier_stokes": Case(
-        "navier_stokes", (64, 64), 10, 10, 2, 1000, 200, TransolverConfig(embedding=256, slices=32), 0.45, 0.45, 0.8
+        "navier_stokes", (64, 64), 10, 10, 2, 1000, 200, PUBLISHED_TRANSOLVER["navier_stokes"], 0.45, 0.45, 0.8
     ),
 }
 

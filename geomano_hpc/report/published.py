@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from geomano_hpc.config import GeomanoConfig, Recipe
+from geomano_hpc.config import GeomanoConfig, Recipe, TransolverConfig
 
 # Table "Performance comparison on standard benchmarks": model -> (Navier-Stokes, Darcy)
 MAIN = {
@@ -84,6 +84,9 @@ PROTOCOL = {
 }
 _PROTOCOL = {"darcy": (85, 1000, 500, 4, 3e-4, 0.1), "navier_stokes": (64, 1000, 500, 2, 3e-4, 0.0)}
 
+_WEIGHT_DECAY = 1e-5
+PUBLISHED_TRANSOLVER = {"darcy": TransolverConfig(), "navier_stokes": TransolverConfig(embedding=256, slices=32)}
+
 # Layers, embedding and dstates of the main results (table "Model configurations").
 PUBLISHED_SIZE = {"darcy": (8, 64, 16), "navier_stokes": (8, 256, 16)}
 
@@ -155,6 +158,8 @@ def differences(
         found += [f"{grid[0]} x {grid[1]} points, not {side} x {side}"] if grid != (side, side) else []
     found += [f"batch {training.batch_size}, not {batch}"] if training.batch_size != batch else []
     found += [f"lr {training.lr:g}, not {lr:g}"] if training.lr != lr and not of_cost else []
+    if training.weight_decay != _WEIGHT_DECAY and not of_cost:
+        found.append(f"weight decay {training.weight_decay:g}, not {_WEIGHT_DECAY:g}")
     weight = recipe.loss.gradient_weight
     found += [f"gradient loss {weight:g}, not {gradient_weight:g}"] if weight != gradient_weight else []
     if isinstance(recipe.model, GeomanoConfig):
@@ -162,5 +167,8 @@ def differences(
         size = {"depth": model.depth, "embedding": model.embedding, "dstate": model.dstate}
         for (key, value), paper in zip(size.items(), PUBLISHED_SIZE[problem], strict=True):
             found += [f"{key} {value}, not {paper}"] if value != paper else []
+        found += [f"expand {model.expand}, not 1"] if model.expand != 1 else []
         found += [f"encoder {model.encoder} with patch {model.patch}"] if model.encoder != "pointwise" else []
+    if isinstance(recipe.model, TransolverConfig) and recipe.model != PUBLISHED_TRANSOLVER[problem]:
+        found.append("Transolver of another configuration than published")
     return found

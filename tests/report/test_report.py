@@ -10,6 +10,7 @@ from geomano_hpc.config import Recipe
 from geomano_hpc.errors import ConfigError, GeomanoError
 from geomano_hpc.launch import Study, load_study, plan
 from geomano_hpc.report.cost import estimate
+from geomano_hpc.report.published import differences
 from geomano_hpc.report.runs import read_runs, variants_of
 from geomano_hpc.report.study_report import Report, make_report, write_report
 from geomano_hpc.report.table import Cell, Table
@@ -91,6 +92,12 @@ def test_measured_number_is_marked_only_where_the_protocol_differs(tmp_path: Pat
     write_study(small, tmp_path / "t")
     (variant,) = variants_of(read_runs([tmp_path / "t"]))
     assert variant.differences == ["10 of 1000 training samples", "9 x 9 points, not 85 x 85"]
+    other = {"model.expand": 2, "training.weight_decay": 0.1}
+    (run,) = plan(Study(name="v", recipe="darcy", set=other, seeds=[0]))
+    assert differences("darcy", run.recipe, (85, 85), 1000) == ["weight decay 0.1, not 1e-05", "expand 2, not 1"]
+    shallow = {"model.name": "transolver", "model.depth": 1}
+    (run,) = plan(Study(name="w", recipe="darcy", set=shallow, seeds=[0]))
+    assert differences("darcy", run.recipe, (85, 85), 1000) == ["Transolver of another configuration than published"]
     how = {"problem": "darcy", "train_samples": 1000, "test_samples": 200, "grid": 421, "stride": 5}
     made = {"data.store": str(tmp_path / "none.zarr"), "data.generate": how}
     write_study(Study(name="u", recipe="darcy", set=made, seeds=[0, 1]), tmp_path / "u")
