@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 def keeping_inputs(region: Callable[..., Result], *inputs: torch.Tensor) -> Result:
     """region(*inputs), of which the backward finds the inputs only, and computes again what lies between.
 
-    For norms and activations in front of a matrix product: they cost little, and keeping them takes a third of a
+    For norms and activations in front of a matrix product: they cost little, and keeping them takes much of a
     layer's memory. The product itself is not repeated: computing again stops as soon as the backward has what it needs.
     A compiler decides this by itself.
     """
