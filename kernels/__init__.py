@@ -1,6 +1,8 @@
-"""Selective scans with geometric correction. `geo_scan` is the one operator; backends compute it."""
+"""Selective scans with geometric correction. `geo_scan` is the one scan operator; backends compute it. Beside it what
+stands between the matrix products of a layer."""
 
 from geomano_hpc.kernels.backends import BackendStatus, backend_statuses, choose_backend, ready_backend
+from geomano_hpc.kernels.dense import conv_silu, gelu, norm_gate
 from geomano_hpc.kernels.orders import ORDER_SETS, ScanOrder, order_set
 from geomano_hpc.kernels.scan import geo_scan
 
@@ -10,7 +12,10 @@ __all__ = [
     "ScanOrder",
     "backend_statuses",
     "choose_backend",
+    "conv_silu",
+    "gelu",
     "geo_scan",
+    "norm_gate",
     "order_set",
     "ready_backend",
 ]

@@ -120,7 +120,7 @@ def _compile(path: Path) -> None:
         try:
             cpp_extension.load(
                 name=path.stem,
-                sources=[str(_SOURCES / "scan.cpp")],
+                sources=[str(source) for source in sorted(_SOURCES.glob("*.cpp"))],
                 extra_cflags=flags(capability),
                 extra_include_paths=[str(_SOURCES)],
                 build_directory=folder,

@@ -5,6 +5,7 @@ does not count what is done element by element, nor Fourier transforms: those of
 """
 
 import contextlib
+import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -43,10 +44,15 @@ def scan_flops(x: Sequence[int], dt: Sequence[int], A: Sequence[int], *rest: Any
     return batch * height * width * K * E * (states * N + channels)
 
 
+def convolution_flops(z: Sequence[int], *_rest: Any, **_options: Any) -> int:
+    """Of `conv_silu`, as torch counts a depthwise 3 x 3 convolution."""
+    return 2 * 9 * math.prod(z)
+
+
 def count_by_part(config: ModelConfig, in_channels: int, out_channels: int, grid: tuple[int, int]) -> list[Part]:
     """Parameters, and FLOPs of the forward of one sample. Nothing is computed for our own models: their tensors are
     shapes only. Those of neuraloperator look at values."""
-    formula = {torch.ops.geomano_hpc.geo_scan: scan_flops}
+    formula = {torch.ops.geomano_hpc.geo_scan: scan_flops, torch.ops.geomano_hpc.conv_silu: convolution_flops}
     computed = config.name in ("fno", "uno")
     model = build_model(config, in_channels, out_channels, grid)
     counter = FlopCounterMode(display=False, custom_mapping=formula)

@@ -5,13 +5,13 @@ the time step.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from geomano_hpc.config import GeomanoConfig
-from geomano_hpc.kernels import geo_scan, order_set
+from geomano_hpc.kernels import conv_silu, geo_scan, norm_gate, order_set
 from geomano_hpc.models.stack import keeping_inputs
 
 
@@ -49,8 +49,11 @@ class GeoMambaKernel(nn.Module):
         self.norm = nn.LayerNorm(E)
         self.out_projection = nn.Linear(E, D)
 
-    def forward(self, z_BhwD: torch.Tensor) -> torch.Tensor:
-        z_BhwE = self.in_projection(z_BhwD)
+    def forward(
+        self, z_BhwD: torch.Tensor, prepare: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """`prepare`: what a layer does with z first, its norm, which is computed again in the backward."""
+        z_BhwE = keeping_inputs(lambda z: self.in_projection(z if prepare is None else prepare(z)), z_BhwD)
         x_BhwE, projected = keeping_inputs(self._scan_inputs, z_BhwE)
 
         per_direction = projected.unflatten(-1, (len(self.orders), -1))
@@ -73,11 +76,14 @@ class GeoMambaKernel(nn.Module):
         return keeping_inputs(self._gated, y_BhwE, z_BhwE)
 
     def _scan_inputs(self, z_BhwE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x_BhwE = F.silu(self.convolution(z_BhwE.movedim(-1, 1)).movedim(1, -1))
+        bias = self.convolution.bias
+        assert bias is not None
+        x_BhwE = conv_silu(z_BhwE, self.convolution.weight, bias, self.backend)
         return x_BhwE, self.scan_projection(x_BhwE)
 
     def _gated(self, y_BhwE: torch.Tensor, z_BhwE: torch.Tensor) -> torch.Tensor:
-        return self.out_projection(F.silu(self.norm(y_BhwE)) * F.silu(z_BhwE))
+        gated = norm_gate(y_BhwE, z_BhwE, self.norm.weight, self.norm.bias, self.norm.eps, self.backend)
+        return self.out_projection(gated)
 
 
 def _dt_weight(K: int, E: int, rank: int) -> torch.Tensor:

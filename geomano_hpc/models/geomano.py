@@ -4,10 +4,13 @@ Axes: B batch, H x W grid, h x w patches, D embedding, C channels. A 1D domain i
 an H x W grid whose frames are channels ("we treat the time dimension as an additional feature dimension").
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
 from geomano_hpc.config import GeomanoConfig
+from geomano_hpc.kernels import gelu
 from geomano_hpc.models.encoder import Decoder, Encoder, Grid
 from geomano_hpc.models.geomamba import GeoMambaKernel
 from geomano_hpc.models.stack import LayerStack, keeping_inputs
@@ -16,12 +19,15 @@ from geomano_hpc.models.stack import LayerStack, keeping_inputs
 class MLP(nn.Sequential):
     """Linear, GELU, Linear."""
 
-    def __init__(self, features: int, hidden: int) -> None:
+    def __init__(self, features: int, hidden: int, backend: str) -> None:
         super().__init__(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, features))
+        self.backend = backend
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        widen, activate, narrow = self
-        return keeping_inputs(lambda hidden: narrow(activate(hidden)), widen(x))
+    def forward(self, x: torch.Tensor, prepare: Callable[[torch.Tensor], torch.Tensor] | None = None) -> torch.Tensor:
+        """`prepare`: what a layer does with x first, its norm, which is computed again in the backward."""
+        widen, _, narrow = self
+        hidden = keeping_inputs(lambda x: widen(x if prepare is None else prepare(x)), x)
+        return keeping_inputs(lambda hidden: narrow(gelu(hidden, self.backend)), hidden)
 
 
 class GeoMaNOLayer(nn.Module):
@@ -32,11 +38,11 @@ class GeoMaNOLayer(nn.Module):
         self.kernel_norm = nn.LayerNorm(config.embedding)
         self.kernel = GeoMambaKernel(config)
         self.mlp_norm = nn.LayerNorm(config.embedding)
-        self.mlp = MLP(config.embedding, round(config.mlp_ratio * config.embedding))
+        self.mlp = MLP(config.embedding, round(config.mlp_ratio * config.embedding), config.scan_backend)
 
     def forward(self, z_BhwD: torch.Tensor) -> torch.Tensor:
-        s_BhwD = z_BhwD + self.kernel(self.kernel_norm(z_BhwD))
-        return s_BhwD + self.mlp(self.mlp_norm(s_BhwD))
+        s_BhwD = z_BhwD + self.kernel(z_BhwD, self.kernel_norm)
+        return s_BhwD + self.mlp(s_BhwD, self.mlp_norm)
 
 
 class GeoMaNO(nn.Module):

@@ -11,20 +11,21 @@ def test_parameters_by_part_add_up() -> None:
         assert sum(part.parameters for part in parts) == count_parameters(build_model(config, channels, 1))
 
 
-def test_flops_of_the_dense_parts_are_those_of_their_matrix_products() -> None:
-    """Two layers of embedding 8 on 5 x 6 points, by hand."""
-    config = GeomanoConfig(depth=2, embedding=8, dstate=3, correction="none")
+@pytest.mark.parametrize("D", [8, 16])
+def test_flops_of_the_dense_parts_are_those_of_their_matrix_products(D: int) -> None:
+    """Two layers on 5 x 6 points, by hand. With 16 channels the kernel convolves, with 8 torch."""
+    config = GeomanoConfig(depth=2, embedding=D, dstate=3, correction="none")
     found = {part.name: part.flops for part in count_by_part(config, 1, 1, (5, 6))}
     points = 30
-    projections = 8 * 8 + 8 * 9 + 8 * 4 * (1 + 2 * 3) + 8 * 8  # in, 3 x 3 by channel, to dt, B, C, out
+    projections = D * D + D * 9 + D * 4 * (1 + 2 * 3) + D * D  # in, 3 x 3 by channel, to dt, B, C, out
     assert found == {
-        "encoder": 2 * points * (8 + 8 * 8),
+        "encoder": 2 * points * (D + D * D),
         "layers: kernel": 2 * 2 * points * projections,
         "layers: kernel_norm": 0,
-        "layers: mlp": 2 * 2 * points * 2 * 8 * 16,
+        "layers: mlp": 2 * 2 * points * 2 * D * 2 * D,
         "layers: mlp_norm": 0,
-        "decoder": 2 * points * 8,
-        "scan": 2 * points * 4 * 8 * ((3 + 4 + 2) * 3 + 2 * 1 + 3 + 1 + 2),
+        "decoder": 2 * points * D,
+        "scan": 2 * points * 4 * D * ((3 + 4 + 2) * 3 + 2 * 1 + 3 + 1 + 2),
     }
 
 

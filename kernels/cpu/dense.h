@@ -1,0 +1,233 @@
+// What stands between the matrix products of a GeoMaNO layer, each in one pass over memory: the depthwise convolution with
+// its SiLU, the norm and gate after the scan, and GELU. Activations are [rows][E], E a multiple of sixteen, contiguous.
+//
+// Sums over rows (gradients of weights) are partial sums of a fixed number of rows, added in order: the same bits for any
+// number of threads.
+#pragma once
+
+#include "activations.h"
+#include "problem.h"
+
+namespace geomano {
+
+using Floats = Lanes<float>;
+
+inline float sum_of(const Floats& x) {
+  alignas(64) float lanes[kLanes];
+  x.store(lanes);
+  float sums[4] = {0, 0, 0, 0};
+  for (int64_t i = 0; i < kLanes; ++i) sums[i % 4] += lanes[i];
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// total[i] = the sum of part[p][i] over the parts p, in order.
+inline void sum_parts(const Buffer<float>& parts, int64_t count, int64_t size, float* total) {
+  std::memcpy(total, parts.data(), size * sizeof(float));
+  for (int64_t part = 1; part < count; ++part)
+    for (int64_t i = 0; i < size; ++i) total[i] += parts[part * size + i];
+}
+
+// x = SiLU(convolution of z with a 3 x 3 kernel per channel + bias), zeros around the grid (Algorithm 1).
+struct Convolution {
+  int64_t batch, height, width, channels, threads;
+  const float *z, *bias;
+  Buffer<float> weight;  // [3][3][E]
+
+  Convolution(int64_t batch, int64_t height, int64_t width, int64_t channels, const float* z, const float* weight_E33,
+              const float* bias, int64_t threads)
+      : batch(batch), height(height), width(width), channels(channels), threads(threads), z(z), bias(bias),
+        weight(9 * channels) {
+    for (int64_t tap = 0; tap < 9; ++tap)
+      for (int64_t e = 0; e < channels; ++e) weight[tap * channels + e] = weight_E33[e * 9 + tap];
+  }
+
+  int64_t at(int64_t b, int64_t i, int64_t j, int64_t e) const { return ((b * height + i) * width + j) * channels + e; }
+
+  // The sum over the taps of `count` neighbouring points from (i, j) on; `mirrored` takes them in the backward's direction.
+  template <int64_t count, bool mirrored>
+  inline void taps(const float* from, int64_t b, int64_t i, int64_t j, int64_t e, Floats* sum) const {
+    for (int64_t down = std::max<int64_t>(0, 1 - i); down < 3 && i + down - 1 < height; ++down)
+      for (int64_t along = 0; along < 3; ++along) {
+        const int64_t tap = mirrored ? 8 - 3 * down - along : 3 * down + along;
+        const Floats w = Floats::load(&weight[tap * channels + e]);
+        const float* row = from + at(b, i + down - 1, j + along - 1, e);
+        each<count>([&](int64_t q) __attribute__((always_inline)) {
+          if (count == 1 && (j + along - 1 < 0 || j + along - 1 >= width)) return;
+          sum[q] = fma(w, Floats::load(row + q * channels), sum[q]);
+        });
+      }
+  }
+
+  // f(j, count as a constant) for the points of a row: the first and the last alone, those between four at a time.
+  template <typename F>
+  void along_row(const F& f) const {
+    constexpr std::integral_constant<int64_t, 1> one;
+    constexpr std::integral_constant<int64_t, 4> four;
+    int64_t j = 0;
+    f(j++, one);
+    for (; j + 4 < width; j += 4) f(j, four);
+    for (; j < width; ++j) f(j, one);
+  }
+
+  void forward(float* x) const {
+#pragma omp parallel for num_threads(threads)
+    for (int64_t row = 0; row < batch * height; ++row) {
+      const int64_t b = row / height, i = row % height;
+      along_row([&](int64_t j, auto count) {
+        for (int64_t e = 0; e < channels; e += kLanes) {
+          Floats sum[count.value];
+          for (Floats& one : sum) one = Floats::load(bias + e);
+          taps<count.value, false>(z, b, i, j, e, sum);
+          for (int64_t q = 0; q < count.value; ++q) silu(sum[q]).value.store(x + at(b, i, j + q, e));
+        }
+      });
+    }
+  }
+
+  // dz, and the gradients of weight (E, 3, 3) and bias, from dx.
+  void backward(const float* dx, float* dz, float* dweight_E33, float* dbias) const {
+    const int64_t rows = batch * height, size = 10 * channels;  // nine taps and the bias
+    Buffer<float> dsum(rows * width * channels), parts(rows * size), total(size);
+#pragma omp parallel for num_threads(threads)
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t b = row / height, i = row % height;
+      along_row([&](int64_t j, auto count) {
+        for (int64_t e = 0; e < channels; e += kLanes) {
+          Floats sum[count.value];
+          for (Floats& one : sum) one = Floats::load(bias + e);
+          taps<count.value, false>(z, b, i, j, e, sum);
+          for (int64_t q = 0; q < count.value; ++q)
+            (Floats::load(dx + at(b, i, j + q, e)) * silu(sum[q]).slope).store(&dsum[at(b, i, j + q, e)]);
+        }
+      });
+      weight_gradients(dsum.data(), b, i, &parts[row * size]);
+    }
+#pragma omp parallel for num_threads(threads)
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t b = row / height, i = row % height;
+      along_row([&](int64_t j, auto count) {
+        for (int64_t e = 0; e < channels; e += kLanes) {
+          Floats sum[count.value];
+          for (Floats& one : sum) one = Floats::all(0);
+          taps<count.value, true>(dsum.data(), b, i, j, e, sum);
+          for (int64_t q = 0; q < count.value; ++q) sum[q].store(dz + at(b, i, j + q, e));
+        }
+      });
+    }
+    sum_parts(parts, rows, size, total.data());
+    for (int64_t tap = 0; tap < 9; ++tap)
+      for (int64_t e = 0; e < channels; ++e) dweight_E33[e * 9 + tap] = total[tap * channels + e];
+    std::memcpy(dbias, &total[9 * channels], channels * sizeof(float));
+  }
+
+  // Of one row of points, three taps at a time, whose sums stay in registers.
+  void weight_gradients(const float* dsum, int64_t b, int64_t i, float* part) const {
+    for (int64_t e = 0; e < channels; e += kLanes) {
+      for (int64_t down = 0; down < 3; ++down) {
+        Floats left = Floats::all(0), middle = left, right = left, alone = left;
+        const bool inside = i + down >= 1 && i + down - 1 < height;
+        for (int64_t j = 0; j < width; ++j) {
+          const Floats d = Floats::load(dsum + at(b, i, j, e));
+          if (down == 1) alone = alone + d;
+          if (!inside) continue;
+          const float* z_row = z + at(b, i + down - 1, j, e);
+          if (j > 0) left = fma(d, Floats::load(z_row - channels), left);
+          middle = fma(d, Floats::load(z_row), middle);
+          if (j + 1 < width) right = fma(d, Floats::load(z_row + channels), right);
+        }
+        left.store(part + 3 * down * channels + e);
+        middle.store(part + (3 * down + 1) * channels + e);
+        right.store(part + (3 * down + 2) * channels + e);
+        if (down == 1) alone.store(part + 9 * channels + e);
+      }
+    }
+  }
+};
+
+// SiLU(LayerNorm(y)) * SiLU(z) (Algorithm 1).
+struct NormGate {
+  int64_t rows, channels;
+  const float *y, *z, *weight, *bias;
+  float epsilon;
+  int64_t threads;
+
+  struct Moments {
+    float mean, scale;  // scale = 1 / standard deviation
+  };
+
+  Moments moments(const float* row) const {
+    Floats sum = Floats::all(0), squares = sum;
+    for (int64_t e = 0; e < channels; e += kLanes) sum = sum + Floats::load(row + e);
+    const float mean = sum_of(sum) / static_cast<float>(channels);
+    for (int64_t e = 0; e < channels; e += kLanes) {
+      const Floats centred = Floats::load(row + e) - Floats::all(mean);
+      squares = fma(centred, centred, squares);
+    }
+    return {mean, 1 / std::sqrt(sum_of(squares) / static_cast<float>(channels) + epsilon)};
+  }
+
+  Floats normal(const Moments& m, int64_t row, int64_t e) const {
+    return (Floats::load(y + row * channels + e) - Floats::all(m.mean)) * Floats::all(m.scale);
+  }
+
+  void forward(float* out) const {
+#pragma omp parallel for num_threads(threads)
+    for (int64_t row = 0; row < rows; ++row) {
+      const Moments m = moments(y + row * channels);
+      for (int64_t e = 0; e < channels; e += kLanes) {
+        const Floats n = fma(normal(m, row, e), Floats::load(weight + e), Floats::load(bias + e));
+        const Floats gate = silu(Floats::load(z + row * channels + e)).value;
+        (silu(n).value * gate).store(out + row * channels + e);
+      }
+    }
+  }
+
+  void backward(const float* dout, float* dy, float* dz, float* dweight, float* dbias) const {
+    constexpr int64_t kRows = 64;  // of a part
+    const int64_t count = (rows + kRows - 1) / kRows, size = 2 * channels;
+    Buffer<float> parts(count * size, 0.0f), total(size);
+#pragma omp parallel for num_threads(threads)
+    for (int64_t part = 0; part < count; ++part) {
+      float *dweight_part = &parts[part * size], *dbias_part = dweight_part + channels;
+      for (int64_t row = part * kRows; row < std::min(rows, (part + 1) * kRows); ++row) {
+        const Moments m = moments(y + row * channels);
+        Floats sum = Floats::all(0), product = sum;  // of the gradient of the normal value, and of it times that value
+        for (int64_t e = 0; e < channels; e += kLanes) {
+          const int64_t at = row * channels + e;
+          const Floats xhat = normal(m, row, e), w = Floats::load(weight + e);
+          const Silu value = silu(fma(xhat, w, Floats::load(bias + e))), gate = silu(Floats::load(z + at));
+          const Floats d = Floats::load(dout + at), dn = d * gate.value * value.slope;
+          (d * value.value * gate.slope).store(dz + at);
+          fma(dn, xhat, Floats::load(dweight_part + e)).store(dweight_part + e);
+          (Floats::load(dbias_part + e) + dn).store(dbias_part + e);
+          const Floats dxhat = dn * w;
+          dxhat.store(dy + at);
+          sum = sum + dxhat;
+          product = fma(dxhat, xhat, product);
+        }
+        const Floats mean = Floats::all(sum_of(sum) / static_cast<float>(channels));
+        const Floats along = Floats::all(sum_of(product) / static_cast<float>(channels)), zero = Floats::all(0);
+        for (int64_t e = 0; e < channels; e += kLanes) {
+          const Floats rest = Floats::load(dy + row * channels + e) - mean;
+          (fma(zero - along, normal(m, row, e), rest) * Floats::all(m.scale)).store(dy + row * channels + e);
+        }
+      }
+    }
+    sum_parts(parts, count, size, total.data());
+    std::memcpy(dweight, total.data(), channels * sizeof(float));
+    std::memcpy(dbias, &total[channels], channels * sizeof(float));
+  }
+};
+
+// to[i] = gelu(x[i]), or its slope times d[i].
+inline void gelu_forward(int64_t size, const float* x, float* to, int64_t threads) {
+#pragma omp parallel for num_threads(threads)
+  for (int64_t i = 0; i < size; i += kLanes) gelu(Floats::load(x + i)).value.store(to + i);
+}
+
+inline void gelu_backward(int64_t size, const float* x, const float* d, float* to, int64_t threads) {
+#pragma omp parallel for num_threads(threads)
+  for (int64_t i = 0; i < size; i += kLanes) (gelu(Floats::load(x + i)).slope * Floats::load(d + i)).store(to + i);
+}
+
+}  // namespace geomano
