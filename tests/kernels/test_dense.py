@@ -22,8 +22,8 @@ def gate(y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, bias: torch.Ten
     return F.silu(F.layer_norm(y, weight.shape, weight, bias, EPSILON)) * F.silu(z)
 
 
-def fused_gate(*inputs: torch.Tensor) -> torch.Tensor:
-    return norm_gate(*inputs, EPSILON)
+def fused_gate(y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return norm_gate(y, z, weight, bias, EPSILON)
 
 
 # The operator, torch's own way, and the inputs for a grid.
