@@ -73,7 +73,7 @@ struct Backward {
           std::memcpy(start, start - state, state * sizeof(T));
           prepare<IO, T, false>(p, sums[i].parameters, source(p.x, 0, i), source(p.dt, k, i), tile, steps);
           with_tame(steps.tame, [&](auto tame) {
-            scan_tile_1d<T, Correction::none, tame>(sums[i].parameters, tile, steps, padded, start, NoOutput<T>());
+            scan_tile_1d<T, Correction::none, tame>(sums[i].parameters, tile, steps, padded, start, NoOutput());
           });
         }
       }
@@ -118,7 +118,7 @@ struct Backward {
           prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tile, steps);
           with_tame(steps.tame, [&](auto tame) {
             scan_tile_2d<T, Correction::none, tame>(parameters, tile, steps, columns, padded, &g[block * side],
-                                                    &h[edge(0, j, block)], NoOutput<T>());
+                                                    &h[edge(0, j, block)], NoOutput());
           });
         }
       }

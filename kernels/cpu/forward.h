@@ -22,6 +22,7 @@ constexpr int64_t kSide = 8;  // of a tile in 2D
 // Where a tile's y goes: the first direction writes it, the others add to it.
 template <typename IO, typename T>
 struct Output {
+  static constexpr bool kWanted = true;
   const Column<IO, T>& y;
   bool first;
 
@@ -32,11 +33,9 @@ struct Output {
   inline void store(const Lanes<T>& value, int64_t position) const { value.store(y.at(position)); }
 };
 
-// A sweep for the states alone.
-template <typename T>
+// A sweep for the states alone: y is not computed.
 struct NoOutput {
-  inline Lanes<T> start(const Parameters<T>&, const T*, int64_t) const { return Lanes<T>::all(0); }
-  inline void store(const Lanes<T>&, int64_t) const {}
+  static constexpr bool kWanted = false;
 };
 
 // h[t] = a[t] h[t-1] + B u over a tile of the sequence. h: [N][16], carried on; N padded. y is summed over the groups of
@@ -51,14 +50,17 @@ void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile,
     for (int64_t m = 0; m < tile.size; ++m) {
       const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
       const T *B = tile.B[m] + s0, *C = tile.C[m] + s0;
-      Lanes<T> y = s0 == 0 ? out.start(parameters, steps.x[m], tile.position[m]) : Lanes<T>::load(steps.y[m]);
+      Lanes<T> y;
+      if constexpr (Out::kWanted)
+        y = s0 == 0 ? out.start(parameters, steps.x[m], tile.position[m]) : Lanes<T>::load(steps.y[m]);
       each_state([&](int64_t q) __attribute__((always_inline)) {
         const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + q * kLanes));
         const Lanes<T> bu = Lanes<T>::all(B[q]) * u;
         h_s[q] = fma(a, h_s[q], bu);
-        y = read_out<T, correction>(y, Lanes<T>::all(C[q]), h_s[q], bu, minus_R + q * kLanes);
+        if constexpr (Out::kWanted)
+          y = read_out<T, correction>(y, Lanes<T>::all(C[q]), h_s[q], bu, minus_R + q * kLanes);
       });
-      s0 + kStates < N ? y.store(steps.y[m]) : out.store(y, tile.position[m]);
+      if constexpr (Out::kWanted) s0 + kStates < N ? y.store(steps.y[m]) : out.store(y, tile.position[m]);
     }
     each_state([&](int64_t q) __attribute__((always_inline)) { h_s[q].store(h + (s0 + q) * kLanes); });
   }
@@ -79,16 +81,19 @@ void scan_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>&
       for (int64_t j = 0; j < columns; ++j, ++m, h_column += N * kLanes) {
         const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
         const T *B = tile.B[m] + s0, *C = tile.C[m] + s0;
-        Lanes<T> y = s0 == 0 ? out.start(parameters, steps.x[m], tile.position[m]) : Lanes<T>::load(steps.y[m]);
+        Lanes<T> y;
+        if constexpr (Out::kWanted)
+          y = s0 == 0 ? out.start(parameters, steps.x[m], tile.position[m]) : Lanes<T>::load(steps.y[m]);
         each_state([&](int64_t q) __attribute__((always_inline)) {
           const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + q * kLanes));
           const Lanes<T> bu = Lanes<T>::all(B[q]) * u;
           g_s[q] = fma(a, g_s[q], bu);
           const Lanes<T> h_s = fma(a, Lanes<T>::load(h_column + q * kLanes), g_s[q]);
           h_s.store(h_column + q * kLanes);
-          y = read_out<T, correction>(y, Lanes<T>::all(C[q]), h_s, bu, minus_R + q * kLanes);
+          if constexpr (Out::kWanted)
+            y = read_out<T, correction>(y, Lanes<T>::all(C[q]), h_s, bu, minus_R + q * kLanes);
         });
-        s0 + kStates < N ? y.store(steps.y[m]) : out.store(y, tile.position[m]);
+        if constexpr (Out::kWanted) s0 + kStates < N ? y.store(steps.y[m]) : out.store(y, tile.position[m]);
       }
       each_state([&](int64_t q) __attribute__((always_inline)) { g_s[q].store(g_row + q * kLanes); });
     }
