@@ -128,7 +128,7 @@ def accuracy(
     \b
     Examples:
       geomano bench accuracy --problem darcy
-      geomano bench accuracy --problem navier_stokes --set training.epochs=10 --at-once 1
+      geomano bench accuracy --problem navier_stokes --set training.epochs=20
     """
     from geomano_hpc.bench.accuracy import CONTESTS, bench_accuracy, table
     from geomano_hpc.config.recipe_files import split_override
