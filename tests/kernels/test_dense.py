@@ -55,8 +55,9 @@ def value_and_gradients(operation: Operation, inputs: list[torch.Tensor], dtype:
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an operator leaves unwritten is NaN."""
-    empty_like = torch.empty_like
-    monkeypatch.setattr(dense.torch, "empty_like", lambda *a, **o: empty_like(*a, **o).fill_(float("nan")))
+    for name in ("_with_room", "_empty"):
+        allocate = getattr(dense, name)
+        monkeypatch.setattr(dense, name, lambda like, allocate=allocate: allocate(like).fill_(float("nan")))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
