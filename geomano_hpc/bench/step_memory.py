@@ -23,7 +23,9 @@ def step_memory(case: dict[str, Any], model: str) -> float:
 def _measure(content: str, model: str) -> float:
     from geomano_hpc.bench.scan_memory import kilobytes
     from geomano_hpc.bench.train import Case, configurations, step_of
+    from geomano_hpc.training.heap import keep_freed_memory
 
+    keep_freed_memory()  # as a training does
     case = Case.from_json(json.loads(content))
     config = configurations(case)[model]
     small = step_of(replace(case, grid=(4, 4), batch=1), config)

@@ -26,6 +26,7 @@ from geomano_hpc.models import build_model, count_parameters
 from geomano_hpc.progress import progress
 from geomano_hpc.report.published import EFFICIENCY, PUBLISHED_TRANSOLVER
 from geomano_hpc.training.environment import hardware, package_versions
+from geomano_hpc.training.heap import keep_freed_memory
 
 TOLERANCE = 1e-3  # of a gradient, float32 against the reference scan, relative to its largest value
 
@@ -79,6 +80,7 @@ def bench_train(
     loop: Callable[[], list[Measurement]] = train_loop.measure,
     show_progress: bool = False,
 ) -> dict[str, Any]:
+    keep_freed_memory()  # as a training does
     rows: list[dict[str, Any]] = []
     measurements: list[Measurement] = []
     with progress("bench", len(cases) * rounds, shown=show_progress) as advance:

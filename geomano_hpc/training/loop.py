@@ -20,6 +20,7 @@ from geomano_hpc.training.checkpoint import Checkpoint, Position, load_newest, s
 from geomano_hpc.training.engine import start_engine
 from geomano_hpc.training.environment import describe_environment
 from geomano_hpc.training.evaluate import Evaluation, evaluate
+from geomano_hpc.training.heap import keep_freed_memory
 from geomano_hpc.training.journal import Journal
 from geomano_hpc.training.metrics import EpochSums
 from geomano_hpc.training.profile import profiling
@@ -96,6 +97,8 @@ class Training:
         task, self.test_task = (
             Task(split, recipe.loss.gradient_weight, recipe.compute.precision) for split in (train_split, test_split)
         )
+        if not torch.cuda.is_available():
+            keep_freed_memory()
         torch.manual_seed(self.config.seed)
         channels = (train_split.in_channels, train_split.out_channels)
         model = build_model(recipe.model, *channels, train_split.grid, recipe.compute)
