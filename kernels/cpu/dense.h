@@ -69,51 +69,37 @@ struct Convolution {
     for (; j < width; ++j) f(j, one);
   }
 
-  void forward(float* x) const {
+  // finish(where, sum over the taps) for sixteen channels of every point, then row_done(row).
+  template <bool mirrored, typename Finish, typename RowDone>
+  void convolve(const float* from, const Finish& finish, const RowDone& row_done) const {
 #pragma omp parallel for num_threads(threads)
     for (int64_t row = 0; row < batch * height; ++row) {
       const int64_t b = row / height, i = row % height;
       along_row([&](int64_t j, auto count) {
         for (int64_t e = 0; e < channels; e += kLanes) {
           Floats sum[count.value];
-          for (Floats& one : sum) one = Floats::load(bias + e);
-          taps<count.value, false>(z, b, i, j, e, sum);
-          for (int64_t q = 0; q < count.value; ++q) silu(sum[q]).value.store(x + at(b, i, j + q, e));
+          for (Floats& one : sum) one = mirrored ? Floats::all(0) : Floats::load(bias + e);
+          taps<count.value, mirrored>(from, b, i, j, e, sum);
+          for (int64_t q = 0; q < count.value; ++q) finish(at(b, i, j + q, e), sum[q]);
         }
       });
+      row_done(row);
     }
+  }
+
+  void forward(float* x) const {
+    convolve<false>(z, [&](int64_t where, const Floats& sum) { silu(sum).value.store(x + where); }, [](int64_t) {});
   }
 
   // dz, and the gradients of weight (E, 3, 3) and bias, from dx.
   void backward(const float* dx, float* dz, float* dweight_E33, float* dbias) const {
     const int64_t rows = batch * height, size = 10 * channels;  // nine taps and the bias
     Buffer<float> dsum(rows * width * channels), parts(rows * size), total(size);
-#pragma omp parallel for num_threads(threads)
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t b = row / height, i = row % height;
-      along_row([&](int64_t j, auto count) {
-        for (int64_t e = 0; e < channels; e += kLanes) {
-          Floats sum[count.value];
-          for (Floats& one : sum) one = Floats::load(bias + e);
-          taps<count.value, false>(z, b, i, j, e, sum);
-          for (int64_t q = 0; q < count.value; ++q)
-            (Floats::load(dx + at(b, i, j + q, e)) * silu(sum[q]).slope).store(&dsum[at(b, i, j + q, e)]);
-        }
-      });
-      weight_gradients(dsum.data(), b, i, &parts[row * size]);
-    }
-#pragma omp parallel for num_threads(threads)
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t b = row / height, i = row % height;
-      along_row([&](int64_t j, auto count) {
-        for (int64_t e = 0; e < channels; e += kLanes) {
-          Floats sum[count.value];
-          for (Floats& one : sum) one = Floats::all(0);
-          taps<count.value, true>(dsum.data(), b, i, j, e, sum);
-          for (int64_t q = 0; q < count.value; ++q) sum[q].store(dz + at(b, i, j + q, e));
-        }
-      });
-    }
+    convolve<false>(
+        z,
+        [&](int64_t where, const Floats& sum) { (Floats::load(dx + where) * silu(sum).slope).store(&dsum[where]); },
+        [&](int64_t row) { weight_gradients(dsum.data(), row / height, row % height, &parts[row * size]); });
+    convolve<true>(dsum.data(), [&](int64_t where, const Floats& sum) { sum.store(dz + where); }, [](int64_t) {});
     sum_parts(parts, rows, size, total.data());
     for (int64_t tap = 0; tap < 9; ++tap)
       for (int64_t e = 0; e < channels; ++e) dweight_E33[e * 9 + tap] = total[tap * channels + e];
