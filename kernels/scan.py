@@ -6,9 +6,9 @@ Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of t
 from collections.abc import Sequence
 
 import torch
-from torch.autograd import forward_ad
 
 from geomano_hpc.kernels.backends import choose_backend
+from geomano_hpc.kernels.forward_mode import has_tangent
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, check, state_dtype
 from geomano_hpc.kernels.operator import geo_scan_op
 from geomano_hpc.kernels.orders import ScanOrder
@@ -66,9 +66,7 @@ def geo_scan(
     chosen = choose_backend(backend, device)
     if chosen == "reference":
         return _reference(inputs, settings)
-    if forward_ad._current_level >= 0 and any(
-        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in inputs
-    ):
+    if has_tangent(*inputs):
         raise NotImplementedError(f"geo_scan: backend {chosen!r} has no forward-mode derivative; take 'reference'")
     needs_grad = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs)
     y, _ = geo_scan_op(*inputs, [order.code for order in orders], kind, correction, chosen, needs_grad)

@@ -7,18 +7,23 @@ namespace geomano {
 
 constexpr float kLog2e = 1.44269504f;
 
-// exp(x) for x in [-80, 80] by 2^(x log2 e), and what lies outside as if it were on the edge.
-inline Lanes<float> exp_bounded(const Lanes<float>& x) {
+// exp(-x) for x >= 0, with 0 for what is smaller than exp(-80).
+inline Lanes<float> decay(const Lanes<float>& x) {
   using Vec = Lanes<float>::Vec;
+  const Vec far(80.0f);
   Lanes<float> bounded;
-  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i)
-    bounded.v[i] = at::vec::clamp(x.v[i], Vec(-80.0f), Vec(80.0f));
-  return exp2_tame(bounded, Lanes<float>::all(kLog2e));
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) bounded.v[i] = at::vec::clamp_max(x.v[i], far);
+  Lanes<float> out = exp2_tame(bounded, Lanes<float>::all(-kLog2e));
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) out.v[i] = Vec::blendv(out.v[i], Vec(0.0f), x.v[i] > far);
+  return out;
 }
 
 inline Lanes<float> sigmoid(const Lanes<float>& x) {
-  const Lanes<float> one = Lanes<float>::all(1.0f);
-  return one / (one + exp_bounded(Lanes<float>::all(0.0f) - x));
+  const Lanes<float> zero = Lanes<float>::all(0), one = Lanes<float>::all(1), small = decay(magnitude(x));
+  Lanes<float> share;
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i)
+    share.v[i] = Lanes<float>::Vec::blendv(small.v[i], one.v[i], x.v[i] > zero.v[i]);
+  return share / (one + small);
 }
 
 // silu(x) = x sigmoid(x), and its slope sigmoid(x) (1 + x (1 - sigmoid(x))).
@@ -41,16 +46,16 @@ inline Gelu gelu(const Lanes<float>& x) {
   const auto all = [](float value) { return Lanes<float>::all(value); };
   const Lanes<float> zero = all(0.0f), half = all(0.5f), one = all(1.0f), size = magnitude(x);
   const Lanes<float> t = one / fma(all(0.231641888f), size, one);  // 0.3275911 / sqrt(2)
-  const Lanes<float> decay = exp_bounded(all(-0.5f) * x * x);
+  const Lanes<float> density = decay(half * x * x);
   Lanes<float> p = fma(all(1.061405429f), t, all(-1.453152027f));
   p = fma(p, t, all(1.421413741f));
   p = fma(p, t, all(-0.284496736f));
   p = fma(p, t, all(0.254829592f));
-  const Lanes<float> tail = half * p * t * decay;  // Phi(-|x|)
+  const Lanes<float> tail = half * p * t * density;  // Phi(-|x|)
   Lanes<float> phi;
   for (int64_t i = 0; i < Lanes<float>::kVectors; ++i)
     phi.v[i] = Lanes<float>::Vec::blendv(tail.v[i], (one - tail).v[i], x.v[i] > zero.v[i]);
-  return {x * phi, fma(x * all(0.398942280f), decay, phi)};
+  return {x * phi, fma(x * all(0.398942280f), density, phi)};
 }
 
 }  // namespace geomano

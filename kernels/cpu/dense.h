@@ -58,73 +58,89 @@ struct Convolution {
       }
   }
 
-  // f(j, count as a constant) for the points of a row: the first and the last alone, those between four at a time.
-  template <typename F>
-  void along_row(const F& f) const {
-    constexpr std::integral_constant<int64_t, 1> one;
-    constexpr std::integral_constant<int64_t, 4> four;
-    int64_t j = 0;
-    f(j++, one);
-    for (; j + 4 < width; j += 4) f(j, four);
-    for (; j < width; ++j) f(j, one);
+  // Up to kSegment points of one row.
+  struct Segment {
+    int64_t b, i, first, end;
+  };
+  static constexpr int64_t kSegment = 128;
+
+  // Short segments are taken together, so that a part of the gradients of the weights stands for 64 points or more.
+  int64_t segments_of_row() const { return (width + kSegment - 1) / kSegment; }
+  int64_t segments() const { return batch * height * segments_of_row(); }
+  int64_t segments_of_part() const { return std::max<int64_t>(1, 64 / std::min(width, kSegment)); }
+  int64_t parts() const { return (segments() + segments_of_part() - 1) / segments_of_part(); }
+
+  Segment segment(int64_t number) const {
+    const int64_t row = number / segments_of_row(), first = number % segments_of_row() * kSegment;
+    return {row / height, row % height, first, std::min(width, first + kSegment)};
   }
 
-  // finish(where, sum over the taps) for sixteen channels of every point, then row_done(row).
-  template <bool mirrored, typename Finish, typename RowDone>
-  void convolve(const float* from, const Finish& finish, const RowDone& row_done) const {
+  // finish(where, sum over the taps) for sixteen channels of every point, then done(part, segment).
+  template <bool mirrored, typename Finish, typename Done>
+  void convolve(const float* from, const Finish& finish, const Done& done) const {
+    const auto points = [&](const Segment& s, int64_t j, auto count) {
+      for (int64_t e = 0; e < channels; e += kLanes) {
+        Floats sum[count.value];
+        for (Floats& one : sum) one = mirrored ? Floats::all(0) : Floats::load(bias + e);
+        taps<count.value, mirrored>(from, s.b, s.i, j, e, sum);
+        for (int64_t q = 0; q < count.value; ++q) finish(at(s.b, s.i, j + q, e), sum[q]);
+      }
+    };
 #pragma omp parallel for num_threads(threads)
-    for (int64_t row = 0; row < batch * height; ++row) {
-      const int64_t b = row / height, i = row % height;
-      along_row([&](int64_t j, auto count) {
-        for (int64_t e = 0; e < channels; e += kLanes) {
-          Floats sum[count.value];
-          for (Floats& one : sum) one = mirrored ? Floats::all(0) : Floats::load(bias + e);
-          taps<count.value, mirrored>(from, b, i, j, e, sum);
-          for (int64_t q = 0; q < count.value; ++q) finish(at(b, i, j + q, e), sum[q]);
+    for (int64_t part = 0; part < parts(); ++part) {
+      const int64_t first = part * segments_of_part();
+      for (int64_t number = first; number < std::min(segments(), first + segments_of_part()); ++number) {
+        const Segment s = segment(number);
+        for (int64_t j = s.first; j < s.end;) {
+          const bool four = j > 0 && j + 4 <= s.end && j + 4 < width;  // none of them on the edge of the grid
+          four ? points(s, j, std::integral_constant<int64_t, 4>()) : points(s, j, std::integral_constant<int64_t, 1>());
+          j += four ? 4 : 1;
         }
-      });
-      row_done(row);
+        done(part, s);
+      }
     }
   }
 
   void forward(float* x) const {
-    convolve<false>(z, [&](int64_t where, const Floats& sum) { silu(sum).value.store(x + where); }, [](int64_t) {});
+    convolve<false>(
+        z, [&](int64_t where, const Floats& sum) { silu(sum).value.store(x + where); }, [](int64_t, const Segment&) {});
   }
 
   // dz, and the gradients of weight (E, 3, 3) and bias, from dx.
   void backward(const float* dx, float* dz, float* dweight_E33, float* dbias) const {
-    const int64_t rows = batch * height, size = 10 * channels;  // nine taps and the bias
-    Buffer<float> dsum(rows * width * channels), parts(rows * size), total(size);
+    const int64_t size = 10 * channels;  // nine taps and the bias
+    Buffer<float> dsum(batch * height * width * channels), sums(parts() * size, 0.0f), total(size);
     convolve<false>(
-        z,
-        [&](int64_t where, const Floats& sum) { (Floats::load(dx + where) * silu(sum).slope).store(&dsum[where]); },
-        [&](int64_t row) { weight_gradients(dsum.data(), row / height, row % height, &parts[row * size]); });
-    convolve<true>(dsum.data(), [&](int64_t where, const Floats& sum) { sum.store(dz + where); }, [](int64_t) {});
-    sum_parts(parts, rows, size, total.data());
+        z, [&](int64_t where, const Floats& sum) { (Floats::load(dx + where) * silu(sum).slope).store(&dsum[where]); },
+        [&](int64_t part, const Segment& s) { add_weight_gradients(dsum.data(), s, &sums[part * size]); });
+    convolve<true>(
+        dsum.data(), [&](int64_t where, const Floats& sum) { sum.store(dz + where); }, [](int64_t, const Segment&) {});
+    sum_parts(sums, parts(), size, total.data());
     for (int64_t tap = 0; tap < 9; ++tap)
       for (int64_t e = 0; e < channels; ++e) dweight_E33[e * 9 + tap] = total[tap * channels + e];
     std::memcpy(dbias, &total[9 * channels], channels * sizeof(float));
   }
 
-  // Of one row of points, three taps at a time, whose sums stay in registers.
-  void weight_gradients(const float* dsum, int64_t b, int64_t i, float* part) const {
+  // Of one segment, three taps at a time, whose sums stay in registers.
+  void add_weight_gradients(const float* dsum, const Segment& s, float* part) const {
+    const auto add = [](float* to, const Floats& value) { (Floats::load(to) + value).store(to); };
     for (int64_t e = 0; e < channels; e += kLanes) {
       for (int64_t down = 0; down < 3; ++down) {
         Floats left = Floats::all(0), middle = left, right = left, alone = left;
-        const bool inside = i + down >= 1 && i + down - 1 < height;
-        for (int64_t j = 0; j < width; ++j) {
-          const Floats d = Floats::load(dsum + at(b, i, j, e));
+        const bool inside = s.i + down >= 1 && s.i + down - 1 < height;
+        for (int64_t j = s.first; j < s.end; ++j) {
+          const Floats d = Floats::load(dsum + at(s.b, s.i, j, e));
           if (down == 1) alone = alone + d;
           if (!inside) continue;
-          const float* z_row = z + at(b, i + down - 1, j, e);
+          const float* z_row = z + at(s.b, s.i + down - 1, j, e);
           if (j > 0) left = fma(d, Floats::load(z_row - channels), left);
           middle = fma(d, Floats::load(z_row), middle);
           if (j + 1 < width) right = fma(d, Floats::load(z_row + channels), right);
         }
-        left.store(part + 3 * down * channels + e);
-        middle.store(part + (3 * down + 1) * channels + e);
-        right.store(part + (3 * down + 2) * channels + e);
-        if (down == 1) alone.store(part + 9 * channels + e);
+        add(part + 3 * down * channels + e, left);
+        add(part + (3 * down + 1) * channels + e, middle);
+        add(part + (3 * down + 2) * channels + e, right);
+        if (down == 1) add(part + 9 * channels + e, alone);
       }
     }
   }

@@ -1,6 +1,6 @@
 """What stands between the matrix products of a layer: the C++ kernel against torch in float64."""
 
-import math
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from geomano_hpc.errors import BackendError
-from geomano_hpc.kernels import conv_silu, cpu_extension, dense, gelu, norm_gate
+from geomano_hpc.kernels import backends, conv_silu, cpu_extension, dense, gelu, norm_gate
 
 Operation = Callable[..., torch.Tensor]
 EPSILON = 1e-5
@@ -32,7 +32,7 @@ OPERATIONS: dict[str, tuple[Operation, Operation]] = {
     "norm_gate": (fused_gate, gate),
     "gelu": (gelu, F.gelu),
 }
-SHAPES = [(2, 7, 13, 32), (1, 1, 5, 16), (2, 5, 1, 16), (3, 2, 2, 48), (1, 1, 1, 16), (1, 9, 10, 64)]
+SHAPES = [(2, 7, 13, 32), (1, 1, 5, 16), (2, 150, 1, 16), (3, 2, 2, 48), (1, 1, 1, 16), (1, 9, 10, 64), (1, 2, 261, 16)]
 
 
 def inputs_of(name: str, shape: tuple[int, ...]) -> list[torch.Tensor]:
@@ -83,17 +83,20 @@ def test_the_kernel_computes_it_and_any_number_of_threads_gives_the_same_bits(na
     assert "geomano" in type(OPERATIONS[name][0](leaf, *inputs[1:]).grad_fn).__name__
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_what_is_not_finite_stays_so(name: str, value: float) -> None:
+    """In every value and gradient that it reaches with torch."""
     inputs = inputs_of(name, (1, 5, 6, 16))
     inputs[0][0, 2, 3, 7] = value
-    fused, plain = (operation(*inputs)[0, 2, 3, 7].item() for operation in OPERATIONS[name])
-    assert math.isnan(fused) if math.isnan(value) else math.isfinite(fused) == math.isfinite(plain)
+    fused, plain = (value_and_gradients(operation, inputs, torch.float32) for operation in OPERATIONS[name])
+    for found, expected in zip(fused, plain, strict=True):
+        assert torch.equal(found.isfinite(), expected.isfinite())
 
 
-def test_activations_far_out_do_not_overflow() -> None:
-    x = torch.linspace(-1e4, 1e4, 1600).view(100, 16).requires_grad_()
+@pytest.mark.parametrize("far", [1e4, 1e30, 3e38])
+def test_activations_far_out_do_not_overflow(far: float) -> None:
+    x = (far * torch.linspace(-1, 1, 1600)).view(100, 16).requires_grad_()
     for fused, plain in ((gelu, F.gelu), (lambda x: norm_gate(torch.ones_like(x), x, *ONES, EPSILON), gated_ones)):
         (found,), (right,) = (torch.autograd.grad(one(x).sum(), x) for one in (fused, plain))
         assert torch.allclose(fused(x), plain(x), rtol=1e-6, atol=1e-6)
@@ -108,33 +111,77 @@ def gated_ones(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_strided_inputs(name: str) -> None:
+def test_strided_inputs_and_gradients(name: str) -> None:
+    def other_way_round(x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+
     inputs = inputs_of(name, (2, 5, 7, 32))
-    inputs[0] = inputs[0].transpose(1, 2).contiguous().transpose(1, 2)
-    assert not inputs[0].is_contiguous()
-    fused, plain = OPERATIONS[name]
-    assert torch.allclose(fused(*inputs), plain(*inputs), atol=1e-5)
+    direction = other_way_round(torch.randn(2, 5, 7, 32))
+    leaf = other_way_round(inputs[0]).requires_grad_()
+    assert not leaf.is_contiguous()
+    for given in (direction, torch.ones(1).expand(2, 5, 7, 32)):
+        found, expected = (
+            torch.autograd.grad(operation(leaf, *inputs[1:]), leaf, given)[0] for operation in OPERATIONS[name]
+        )
+        assert torch.allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_other_precisions_channels_and_backends_are_plain_torch(name: str) -> None:
+def test_what_the_kernel_does_not_take_is_plain_torch(name: str) -> None:
     fused, plain = OPERATIONS[name]
     for inputs in (
         [tensor.double() for tensor in inputs_of(name, (1, 3, 4, 16))],
         [tensor.bfloat16() for tensor in inputs_of(name, (1, 3, 4, 16))],
         inputs_of(name, (1, 3, 4, 18)),
+        inputs_of(name, (0, 3, 4, 16)),
     ):
         assert torch.equal(fused(*inputs), plain(*inputs))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inputs = inputs_of(name, (1, 3, 4, 16))
+        assert torch.equal(fused(*inputs), plain(*inputs))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_forward_mode_is_torchs(name: str) -> None:
+    first, *others = inputs_of(name, (1, 3, 4, 16))
+    (_, found), (_, expected) = (
+        torch.func.jvp(lambda x, one=operation: one(x, *others), (first,), (first,)) for operation in OPERATIONS[name]
+    )
+    assert expected.abs().max() > 0
+    assert torch.equal(found, expected)
+
+
+def test_parameters_that_do_not_fit_are_an_error_and_nothing_is_read_beyond_them() -> None:
+    z, weight, bias = inputs_of("conv_silu", (1, 3, 4, 16))
+    for wrong in ((weight[:8], bias), (weight, bias[:8]), (weight.bfloat16(), bias.bfloat16())):
+        with pytest.raises(RuntimeError):
+            conv_silu(z, *wrong)
+    y, z, weight, bias = inputs_of("norm_gate", (2, 3, 4, 16))
+    with pytest.raises(RuntimeError):
+        norm_gate(y, z, weight.double(), bias.double(), EPSILON)
+    assert torch.equal(norm_gate(y, z[:1], weight, bias, EPSILON), gate(y, z[:1], weight, bias))  # torch broadcasts
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_nothing_but_what_autograd_saves_is_kept(name: str) -> None:
+    """Else neither checkpointing nor the end of a backward would let go of it."""
+    first, *others = inputs_of(name, (1, 3, 4, 16))
+    middle = first.requires_grad_() * 2
+    gone = weakref.ref(middle)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.shape, lambda shape: torch.zeros(shape)):
+        result = OPERATIONS[name][0](middle, *others)
+    del middle
+    assert result.requires_grad
+    assert gone() is None
 
 
 def test_backend_by_name_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(4, 16, requires_grad=True)
     assert type(gelu(x, "torch").grad_fn).__name__ == "GeluBackward0"
     monkeypatch.setattr(cpu_extension, "unavailable_because", lambda: "no compiler")
-    dense.choose_backend.__globals__["_choose"].cache_clear()
+    monkeypatch.setattr(backends, "_choose", backends._choose.__wrapped__)  # which remembers nothing
     with pytest.raises(BackendError, match="'cpu' is not available: no compiler"):
         gelu(x, "cpu")
-    dense.choose_backend.__globals__["_choose"].cache_clear()
 
 
 def test_opcheck() -> None:

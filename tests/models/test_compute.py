@@ -14,6 +14,7 @@ from geomano_hpc.training.tasks import Task
 
 MODELS: list[ModelConfig] = [
     GeomanoConfig(depth=3, embedding=8, dstate=2),
+    GeomanoConfig(depth=3, embedding=16, dstate=2),  # the CPU kernel computes the dense parts, too
     TransolverConfig(depth=3, embedding=8, heads=2, slices=4),
 ]
 
@@ -34,7 +35,7 @@ def gradients(config: ModelConfig, compute: ComputeConfig) -> tuple[list[torch.T
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None], sum(kept.values())
 
 
-@pytest.mark.parametrize("config", MODELS, ids=lambda config: config.name)
+@pytest.mark.parametrize("config", MODELS, ids=lambda config: f"{config.name}-{config.embedding}")
 def test_checkpointed_layers_give_the_same_gradients_and_keep_less(config: ModelConfig) -> None:
     plain, plain_kept = gradients(config, ComputeConfig())
     again, again_kept = gradients(config, ComputeConfig(activation_checkpointing=True))
@@ -53,20 +54,21 @@ class Products(TorchDispatchMode):
         return function(*arguments, **(options or {}))
 
 
-def test_layer_keeps_less_and_repeats_no_matrix_product(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("config", MODELS[:2], ids=lambda config: f"{config.embedding}")
+def test_layer_keeps_less_and_repeats_no_matrix_product(config: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is cheap is computed again in the backward, to the same bits."""
     with Products() as products:
-        again, again_kept = gradients(MODELS[0], ComputeConfig())
+        again, again_kept = gradients(config, ComputeConfig())
     for part in (geomano, geomamba):
         monkeypatch.setattr(part, "keeping_inputs", lambda region, *inputs: region(*inputs))
     with Products() as plain_products:
-        plain, plain_kept = gradients(MODELS[0], ComputeConfig())
+        plain, plain_kept = gradients(config, ComputeConfig())
     assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
     assert products.count == plain_products.count
     assert again_kept < 0.75 * plain_kept
 
 
-@pytest.mark.parametrize("config", MODELS, ids=lambda config: config.name)
+@pytest.mark.parametrize("config", MODELS, ids=lambda config: f"{config.name}-{config.embedding}")
 def test_compiled_dense_parts_compute_the_same_under_the_same_names(config: ModelConfig) -> None:
     torch.manual_seed(0)
     plain = build_model(config, 1, 1)
@@ -86,7 +88,7 @@ def test_models_without_these_ways_refuse_them() -> None:
         compile_dense_parts(fno)
 
 
-@pytest.mark.parametrize("config", MODELS, ids=lambda config: config.name)
+@pytest.mark.parametrize("config", MODELS, ids=lambda config: f"{config.name}-{config.embedding}")
 def test_bfloat16_is_near_float32_and_its_loss_is_float32(config: ModelConfig) -> None:
     torch.manual_seed(0)
     model = build_model(config, 1, 1)
@@ -101,3 +103,23 @@ def test_bfloat16_is_near_float32_and_its_loss_is_float32(config: ModelConfig) -
     assert losses["bfloat16"].item() == pytest.approx(losses["float32"].item(), rel=0.02)
     assert losses["bfloat16"].item() != losses["float32"].item()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_kernel_computes_the_dense_parts_as_torch_does() -> None:
+    found = {}
+    for backend in ("cpu", "torch"):
+        config = GeomanoConfig(depth=2, embedding=32, dstate=2, correction="learnable", scan_backend=backend)
+        torch.manual_seed(0)
+        model = build_model(config, 1, 1)
+        model(torch.linspace(-1, 1, 2 * 6 * 7).view(2, 6, 7, 1)).square().sum().backward()
+        found[backend] = {name: parameter.grad for name, parameter in model.named_parameters()}
+    for name, expected in found["torch"].items():
+        torch.testing.assert_close(found["cpu"][name], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_forward_mode_is_an_error_and_never_a_wrong_number() -> None:
+    """The operators before the scan let the derivative through to it."""
+    model = build_model(GeomanoConfig(depth=1, embedding=16, dstate=2), 1, 1).requires_grad_(False)
+    x = torch.randn(1, 5, 6, 1)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(model, (x,), (x,))
