@@ -144,8 +144,9 @@ def test_what_the_kernel_does_not_take_is_plain_torch(name: str) -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_forward_mode_is_torchs(name: str) -> None:
     first, *others = inputs_of(name, (1, 3, 4, 16))
-    (_, found), (_, expected) = (
-        torch.func.jvp(lambda x, one=operation: one(x, *others), (first,), (first,)) for operation in OPERATIONS[name]
+    found, expected = (
+        torch.func.jvp(lambda x, one=operation: one(x, *others), (first,), (first,))[1]
+        for operation in OPERATIONS[name]
     )
     assert expected.abs().max() > 0
     assert torch.equal(found, expected)
