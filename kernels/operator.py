@@ -91,11 +91,14 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Te
         raise ValueError("geo_scan: a scan that needs gradients must keep its carries (keep_carries=True)")
     ctx.save_for_backward(*tensors, output[1])
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # else the carries, which have none, get zeros of their size
     ctx.settings = (orders, kind, correction, backend)
 
 
-def _backward(ctx: Any, dy: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
+def _backward(ctx: Any, dy: torch.Tensor | None, _: Any) -> tuple[torch.Tensor | None, ...]:
     *tensors, carries = ctx.saved_tensors
+    if dy is None:
+        return (None,) * (len(tensors) + 5)
     R = ScanInputs._fields.index("R")
     needs_R = tensors[R] is not None and ctx.needs_input_grad[R]
     with torch.autocast(dy.device.type, enabled=False):
