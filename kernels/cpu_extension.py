@@ -113,7 +113,7 @@ def _compile(path: Path) -> None:
     from torch.utils import cpp_extension
 
     capability = torch.backends.cpu.get_cpu_capability()
-    _say(f"compiling the scan kernel for {capability} (once, about half a minute) into {path.parent}")
+    _say(f"compiling the scan kernel for {capability} (once, about a minute) into {path.parent}")
     with tempfile.TemporaryDirectory(prefix=f"{path.parent.name}.", dir=path.parent.parent) as folder:
         before = os.environ.get("PATH", os.defpath)
         os.environ["PATH"] = _search_path()

@@ -50,10 +50,10 @@ class GeoMambaKernel(nn.Module):
         self.out_projection = nn.Linear(E, D)
 
     def forward(
-        self, z_BhwD: torch.Tensor, prepare: Callable[[torch.Tensor], torch.Tensor] | None = None
+        self, z_BhwD: torch.Tensor, pre_norm: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """`prepare`: what a layer does with z first, its norm, which is computed again in the backward."""
-        z_BhwE = keeping_inputs(lambda z: self.in_projection(z if prepare is None else prepare(z)), z_BhwD)
+        """`pre_norm` of a layer is computed again in the backward, like what else costs little."""
+        z_BhwE = keeping_inputs(lambda z: self.in_projection(z if pre_norm is None else pre_norm(z)), z_BhwD)
         x_BhwE, projected = keeping_inputs(self._scan_inputs, z_BhwE)
 
         per_direction = projected.unflatten(-1, (len(self.orders), -1))

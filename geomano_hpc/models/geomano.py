@@ -23,10 +23,10 @@ class MLP(nn.Sequential):
         super().__init__(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, features))
         self.backend = backend
 
-    def forward(self, x: torch.Tensor, prepare: Callable[[torch.Tensor], torch.Tensor] | None = None) -> torch.Tensor:
-        """`prepare`: what a layer does with x first, its norm, which is computed again in the backward."""
+    def forward(self, x: torch.Tensor, pre_norm: Callable[[torch.Tensor], torch.Tensor] | None = None) -> torch.Tensor:
+        """`pre_norm` of a layer is computed again in the backward, like what else costs little."""
         widen, _, narrow = self
-        hidden = keeping_inputs(lambda x: widen(x if prepare is None else prepare(x)), x)
+        hidden = keeping_inputs(lambda x: widen(x if pre_norm is None else pre_norm(x)), x)
         return keeping_inputs(lambda hidden: narrow(gelu(hidden, self.backend)), hidden)
 
 
