@@ -1,6 +1,7 @@
 """Peak memory of a scan beside its inputs and outputs, measured by the operating system in a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -16,7 +17,9 @@ def extra_memory(shape: Shape, kind: str, backend: str, precision: str = "float3
     if not Path("/proc/self/clear_refs").exists():
         return None
     command = [sys.executable, "-m", __name__, json.dumps(asdict(shape)), kind, backend, precision]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Large blocks come from the system and go back to it, so that none hides in memory that was freed before.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if found.returncode:
         raise GeomanoError(f"measuring memory of {backend} failed: {(found.stderr.strip().splitlines() or ['?'])[-1]}")
     return float(found.stdout)

@@ -138,20 +138,22 @@ def test_manifest_keeps_the_order_of_the_study_and_the_runs_of_earlier_launches(
 
 def test_log_is_followed_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "train.log"
-    over = threading.Event()
+    steps = iter(("epoch 1\n", "epoch 2\n"))
 
-    def write() -> None:
-        for line in ("epoch 1\n", "epoch 2\n"):
-            with file.open("a") as log:
-                log.write(line)
-            time.sleep(0.05)
-        over.set()
+    def ended() -> bool:
+        """The run writes a line each time it is asked for, the last one just before it ends."""
+        line = next(steps)
+        with file.open("a") as log:
+            log.write(line)
+        return line == "epoch 2\n"
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    text = "".join(follow(file, over.is_set, every_seconds=0.01))
-    writer.join()
-    assert text == "epoch 1\nepoch 2\n"
+    assert list(follow(file, ended, every_seconds=0)) == ["epoch 1\n", "epoch 2\n"]
+
+
+def test_log_is_followed_from_where_it_stands(tmp_path: Path) -> None:
+    file = tmp_path / "train.log"
+    file.write_text("said before\n")
+    assert list(follow(file, lambda: True)) == []
 
 
 def test_last_lines_of_a_long_file_are_whole(tmp_path: Path) -> None:
