@@ -2,8 +2,10 @@
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -62,6 +64,7 @@ class Page:
 
     def _message(self) -> bytes:
         while b"\0" not in self._rest:
+            assert select.select([self._from], [], [], 120)[0], "the browser does not answer"
             block = os.read(self._from, 1 << 16)
             assert block, "the browser ended"
             self._rest += block
@@ -100,10 +103,9 @@ def browser(profile: Path) -> Iterator[Page]:
     (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
 
     def pipes_in_place() -> None:  # the browser reads from 3 and writes to 4
-        for number, end in ((30, theirs_in), (31, theirs_out)):
-            os.dup2(end, number)
-        os.dup2(30, 3)
-        os.dup2(31, 4)
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 100) for end in (theirs_in, theirs_out)]  # out of the way
+        os.dup2(ends[0], 3)
+        os.dup2(ends[1], 4)
 
     process = subprocess.Popen(
         [program, *FLAGS, f"--user-data-dir={profile}"],

@@ -7,7 +7,6 @@ would end them, and are reached by their process ids.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from geomano_hpc.config import Recipe, to_yaml
+from geomano_hpc.slurm.testbed.configuration import unused_ports
 from geomano_hpc.training.run_folder import RunFolder
 
 DEADLINE = 300.0  # for a busy machine; a run takes a second or two
@@ -53,9 +53,8 @@ class Farm:
         """Ranks that train the recipe in the folder; what they say goes to <folder>.rank<n>."""
         file = folder.with_name(f"{folder.name}.yaml")
         file.write_text(to_yaml(recipe))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        (port,) = unused_ports(1)
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         started = []
         for rank in range(ranks):
             names = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), **meeting}

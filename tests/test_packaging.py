@@ -62,6 +62,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "wheel",
         "--quiet",
         "--no-deps",
+        "--no-build-isolation",  # the setuptools that is here, with no network
         "--wheel-dir",
         str(folder),
         str(folder / "source"),

@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_log_gets_a_line_now_and_then_and_one_at_the_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 4.0, 11.0, 12.0, 13.0])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with progress("work", 4) as advance:
         for item in range(4):
             advance(f"item {item}")
@@ -56,7 +57,7 @@ def test_items_of_an_earlier_start_say_nothing_about_the_time_that_is_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 20.0])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with progress("work", 1000, done=900) as advance:
         advance("item")
     assert capsys.readouterr().err == "work 901/1000 item, 33 min 00 s left\n"

@@ -19,6 +19,8 @@ from geomano_hpc.slurm.testbed.configuration import CLUSTER, GPUS_PER_NODE, NODE
 from geomano_hpc.slurm.testbed.daemons import Daemons, wait_until
 from geomano_hpc.slurm.testbed.packages import missing_packages
 
+_PATIENCE = 240.0  # seconds for a daemon to come up, on a slow and busy machine
+
 
 def default_folder() -> Path:
     return Path(os.environ.get("GEOMANO_SLURM_TESTBED") or f"/tmp/geomano-slurm-{os.getuid()}")  # noqa: S108 (short)
@@ -68,7 +70,7 @@ class Testbed:
         needed = ["munged", "mariadbd", "slurmdbd", "slurmctld", *(f"slurmd-{name}" for name in NODES)]
         return all(self.daemons.is_running(name) for name in needed)
 
-    def run(self, *command: str, seconds: float = 30) -> str:
+    def run(self, *command: str, seconds: float = 120) -> str:
         """The output of one of Slurm's commands."""
         environment = {**os.environ, **self.environment}
         done = subprocess.run(
@@ -124,7 +126,7 @@ class Testbed:
         for name in NODES:
             self.start_node(name)
         self._wait_for_nodes()
-        run("srun", "--nodes=2", "--ntasks=2", "hostname", seconds=60)
+        run("srun", "--nodes=2", "--ntasks=2", "hostname", seconds=_PATIENCE)
 
     def _write_files(self) -> None:
         ports = configuration.free_ports()
@@ -165,7 +167,7 @@ class Testbed:
         data = self.folder / "database"
         options = ["--no-defaults", "--user=root", f"--datadir={data}", "--innodb-log-file-size=16M"]
         install = ["mariadb-install-db", *options, "--auth-root-authentication-method=socket", "--skip-test-db"]
-        subprocess.run(install, check=True, capture_output=True, timeout=120)
+        subprocess.run(install, check=True, capture_output=True, timeout=_PATIENCE)
         command = [
             "/usr/sbin/mariadbd",
             *options,
@@ -180,27 +182,29 @@ class Testbed:
     def _socket(self) -> str:
         return str(self.folder / "database.socket")
 
-    def _wait(self, daemon: str, question: Sequence[str], seconds: float = 60) -> None:
+    def _wait(self, daemon: str, question: Sequence[str]) -> None:
         def answers() -> bool:
             self._must_run(daemon)
             with contextlib.suppress(GeomanoError, subprocess.TimeoutExpired):
-                self.run(*question, seconds=5)
+                self.run(*question, seconds=20)
                 return True
             return False
 
         try:
-            wait_until(answers, seconds)
+            wait_until(answers, _PATIENCE)
         except TimeoutError:
             raise TimeoutError(f"{daemon} does not answer") from None
 
-    def _wait_for_nodes(self, seconds: float = 60) -> None:
+    def _wait_for_nodes(self) -> None:
         def are_idle() -> bool:
             for name in NODES:
                 self._must_run(f"slurmd-{name}")
-            return set(self.node_states().values()) == {"idle"}
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return set(self.node_states().values()) == {"idle"}
+            return False
 
         try:
-            wait_until(are_idle, seconds)
+            wait_until(are_idle, _PATIENCE)
         except TimeoutError:
             raise TimeoutError(f"the nodes are {self.node_states()}") from None
 

@@ -1,5 +1,7 @@
 """The configuration files of the testbed, with the reasons for what is not a default."""
 
+import contextlib
+import random
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +9,8 @@ from pathlib import Path
 
 CLUSTER = "geomano"
 NODES = ("node1", "node2")
+# Below the range that Linux takes the ports of outgoing connections from, and those of slurm/rendezvous.py.
+PORTS = range(10000, 20000)
 CPUS_PER_NODE = 8  # of Slurm's count, whatever the machine has
 GPUS_PER_NODE = 2  # copies of /dev/null: a job gets its devices and CUDA_VISIBLE_DEVICES, torch finds no GPU
 
@@ -18,17 +22,21 @@ class Ports:
     nodes: Mapping[str, int]
 
 
+def unused_ports(count: int) -> list[int]:
+    """Different ports of loopback that nobody uses now."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if len(found) == count:
+            break
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
+
+
 def free_ports() -> Ports:
-    """Ports of loopback that are free now, all different since all are held at once."""
-    held = [socket.socket() for _ in range(2 + len(NODES))]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        numbers = [int(one.getsockname()[1]) for one in held]
-    finally:
-        for one in held:
-            one.close()
-    return Ports(numbers[0], numbers[1], dict(zip(NODES, numbers[2:], strict=True)))
+    controller, database, *nodes = unused_ports(2 + len(NODES))
+    return Ports(controller, database, dict(zip(NODES, nodes, strict=True)))
 
 
 def slurm_conf(folder: Path, ports: Ports) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from geomano_hpc.cli.app import main
 from geomano_hpc.config import Recipe, recipe_names, to_yaml
+from geomano_hpc.slurm.testbed.configuration import unused_ports
 
 GROUPS = ("", "data", "bench")
 COMMANDS = [
@@ -245,9 +245,7 @@ def test_whole_chain_by_commands(tiny_recipe: Recipe, darcy_raw: Path, capsys: p
 
 def test_monitor_serves_the_study_on_loopback_only(tmp_path: Path) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = unused_ports(1)
     command = [sys.executable, "-m", "geomano_hpc", "monitor", "mine", "--port", str(port)]
     with subprocess.Popen(
         command,
@@ -264,16 +262,17 @@ def test_monitor_serves_the_study_on_loopback_only(tmp_path: Path) -> None:
             assert f"0100007F:{port:04X}" in listening
             assert f"00000000:{port:04X}" not in listening
             os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C does
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=240) == 0
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
 def _wait_for_page(address: str, process: "subprocess.Popen[bytes]") -> bytes:
-    for _ in range(240):
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(address) as answer:  # noqa: S310 (loopback)
+            with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 (loopback)
                 return bytes(answer.read())
         except OSError:
             assert process.poll() is None, "the monitor ended"

@@ -66,7 +66,7 @@ def test_runs_are_cancelled_where_they_are_and_one_that_is_killed_has_failed(rec
         assert cancel(folder, [trained.path.name, killed.path.name]).idle == [killed.path.name]
     finally:
         cancel(folder, [run.name for run in runs])
-        launch.join(timeout=60)
+        launch.join(timeout=240)
     assert not launch.is_alive()
 
     (outcome,) = outcomes
@@ -88,7 +88,7 @@ def test_launch_that_a_script_put_into_the_background_can_be_cancelled(recipe_fi
     wait_until(lambda: any(file.stat().st_size for file in folder.glob("*/metrics.jsonl")))
     (run,) = (file.parent for file in folder.glob("*/metrics.jsonl"))
     assert cancel(folder, [run.name]).stopped == [run.name]
-    launch.wait(timeout=120)
+    launch.wait(timeout=240)
     assert run_status(RunFolder(run)).state == "cancelled"
 
 

@@ -212,12 +212,13 @@ def test_whole_models_can_be_an_axis() -> None:
     assert len({run.name for run in runs}) == 3
 
 
-def test_thousand_runs_are_planned_in_five_seconds(tmp_path: Path, darcy_store: Path) -> None:
+def test_thousand_runs_are_planned_in_seconds(tmp_path: Path, darcy_store: Path) -> None:
     store = {"data.store": str(darcy_store), "data.generate": None}
     axes = {"model.depth": list(range(1, 51)), "model.dstate": [2, 4, 8, 16]}
     study = Study(name="s", recipe="darcy_smoke", set=store, axes=axes, seeds=[0, 1, 2, 3, 4])
     found = []
-    assert seconds_of(lambda: found.append(keep_plan(study, plan(study), tmp_path / "s", {}))) < 5
+    # About 2 s of one core; what grows with the square of the number of runs takes minutes.
+    assert seconds_of(lambda: found.append(keep_plan(study, plan(study), tmp_path / "s", {}))) < 30
     (made,) = found
     made.claim.release()
     assert (len(made.to_start), len(made.finished), len(made.active)) == (1000, 0, 0)

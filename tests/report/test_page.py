@@ -35,10 +35,12 @@ def test_page_is_whole_sorts_filters_and_fits_any_window(report: Path, tmp_path:
         page.open(moved.as_uri())
         text = page.wait_for("forty depths", "78 of 80 runs are done", "RuntimeError: <b>out</b> of memory")
         assert "0.01050 ± 0.00071 †" in text
-        assert (
-            evaluate(page, "[...document.images].map(image => image.complete && image.naturalWidth > 300)")
-            == [True] * 2
-        )
+        loaded = "document.readyState === 'complete' && [...document.images].every(image => image.complete)"
+        end = time.monotonic() + 120
+        while not evaluate(page, loaded):
+            assert time.monotonic() < end, "the page does not load"
+            time.sleep(0.1)
+        assert evaluate(page, "[...document.images].map(image => image.naturalWidth > 300)") == [True] * 2
         assert evaluate(page, "performance.getEntriesByType('resource').filter(r => !r.name.startsWith('data:'))") == []
         assert (
             evaluate(page, "[...document.querySelectorAll('td.best')].map(cell => cell.textContent)")

@@ -194,14 +194,15 @@ def test_report_of_real_runs_has_pictures(
     assert "![Training](loss_curves.png)" in (tmp_path / "study" / "report" / "report.md").read_text()
 
 
-def test_thousand_runs_are_reported_in_ten_seconds(tmp_path: Path) -> None:
+def test_thousand_runs_are_reported_in_seconds(tmp_path: Path) -> None:
     depths = list(range(1, 201))
     study = Study(name="s", recipe="darcy_smoke", axes={"model.depth": depths}, seeds=[0, 1, 2, 3, 4])
     write_study(study, tmp_path / "s", epochs=20, failed={500: "it broke"})
     write_study(Study(name="t", recipe="darcy_smoke", seeds=[0]), tmp_path / "t")
     write_report([tmp_path / "t"])  # matplotlib reads its fonts once in a process
     found = []
-    assert seconds_of(lambda: found.append(write_report([tmp_path / "s"]))) < 10
+    # About 3 s of one core; what grows with the square of the number of runs takes minutes.
+    assert seconds_of(lambda: found.append(write_report([tmp_path / "s"]))) < 30
     (report,) = found
     assert report.facts[0] == "999 of 1000 runs are done; 1 failed: listed at the end"
     assert len(table(report, "variants")) == 200

@@ -17,7 +17,7 @@ from geomano_hpc.slurm import snapshot_code
 from geomano_hpc.slurm.testbed import Testbed
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.run_folder import RunFolder
-from tests.slurm_jobs import SubmittedRun, profile, submit_study, wait_for
+from tests.slurm_jobs import SubmittedRun, full_speed, profile, submit_study, wait_for
 from tests.training_runs import changed, curve, starts
 
 
@@ -43,7 +43,7 @@ def test_five_seeds_go_as_an_array_to_the_report_and_an_edit_of_the_code_does_no
     (array,) = {json.loads(file.read_text())["job_id"].split("_")[0] for file in folder.glob("*/job.json")}
     assert "ArrayTaskThrottle=3" in cluster.run("scontrol", "show", "job", array)
     report = folder / "report" / "report.md"
-    wait_for(report.is_file, 400, lambda: cluster.run("squeue"))
+    wait_for(report.is_file, lambda: cluster.run("squeue"))
     assert re.search(r"0\.\d+ ± 0\.\d+.*\| 5 \|", report.read_text())
     assert [status.state for status in study_status(folder)] == ["done"] * 5
 
@@ -51,17 +51,18 @@ def test_five_seeds_go_as_an_array_to_the_report_and_an_edit_of_the_code_does_no
 def test_preempted_and_requeued_runs_end_bit_equal_to_undisturbed_ones(
     cluster: Testbed, tiny_recipe: Recipe, tmp_path: Path
 ) -> None:
-    recipe = changed(tiny_recipe, epochs=12)
-    chosen = profile(0.3, partition="low", gpus=1)  # no other test asks for a GPU
+    recipe = changed(tiny_recipe, epochs=40)
+    chosen = profile(1.0, partition="low", gpus=1)  # no other test asks for a GPU
     preempted, requeued = submit_study(cluster, recipe, 2, chosen)
-    requeued.wait_until_training()
+    for run in (preempted, requeued):
+        run.wait_until_training()
     cluster.run("scontrol", "requeue", requeued.job)  # sends SIGTERM and no USR2
-    preempted.wait_until_training()
     # Both GPUs of the node, for a job of a higher priority.
     urgent = ["sbatch", "--parsable", "--partition=main", "--nodelist=node1", "--gpus-per-node=2", "--output=/dev/null"]
     job = cluster.run(*urgent, "--wrap", "sleep 1").strip()
-    wait_for(lambda: "COMPLETED" in cluster.run("sacct", "-X", "-n", "-j", job, "-o", "State"), 240)
+    wait_for(lambda: "COMPLETED" in cluster.run("sacct", "-X", "-n", "-j", job, "-o", "State"))
     assert not preempted.folder.is_finished
+    full_speed()
     for number, run in enumerate((preempted, requeued)):
         run.wait_until_finished()
         assert len(starts(run.folder)) == 2
@@ -71,27 +72,31 @@ def test_preempted_and_requeued_runs_end_bit_equal_to_undisturbed_ones(
 def test_runs_of_an_array_that_reach_their_time_limit_requeue_themselves_and_lose_nothing(
     cluster: Testbed, tiny_recipe: Recipe, tmp_path: Path
 ) -> None:
-    """Slurm looks at limits every 30 s: of a limit of a minute, the signal comes after 15 to 45 s."""
-    runs = submit_study(
-        cluster, changed(tiny_recipe, epochs=14), 2, profile(1.0, time="1", stop_seconds=15), name="limit"
-    )
+    """Slurm looks at limits every 30 s: where a minute is left, the signal comes after 15 to 45 s."""
+    runs = submit_study(cluster, changed(tiny_recipe, epochs=40), 2, profile(1.0, stop_seconds=15), name="limit")
+    for run in runs:  # a limit from the beginning on would be used up by the start of Python on a slow machine
+        run.wait_until_training()
+        cluster.run("scontrol", "update", f"JobId={run.job}", "EndTime=now+1minutes")
+    wait_for(lambda: all(len(starts(run.folder)) >= 2 for run in runs), lambda: [run.told() for run in runs])
+    assert not any(run.folder.is_finished for run in runs)
+    full_speed()
     for run in runs:
-        run.wait_until_finished(400)
-        assert len(starts(run.folder)) >= 2
+        run.wait_until_finished()
         assert_undisturbed(run, RunFolder(tmp_path / run.folder.path.name))
 
 
 def test_run_on_two_nodes_survives_a_preemption_and_then_the_loss_of_a_node(
     cluster: Testbed, tiny_recipe: Recipe, tmp_path: Path
 ) -> None:
-    recipe = changed(tiny_recipe, epochs=16, engine="deepspeed", zero=1)
-    (run,) = submit_study(cluster, recipe, 1, profile(0.3, nodes=2, sbatch={}), name="two")
+    recipe = changed(tiny_recipe, epochs=25, engine="deepspeed", zero=1)
+    (run,) = submit_study(cluster, recipe, 1, profile(1.0, nodes=2, sbatch={}), name="two")
     run.wait_until_training()
     cluster.run("scancel", "--signal=USR2", run.job)  # what Slurm sends before a preemption or the end of the time
-    wait_for(lambda: len(starts(run.folder)) == 2, 120, run.told)
+    wait_for(lambda: len(starts(run.folder)) == 2, run.told)
     run.wait_until_training(epochs=len(run.folder.metrics()) + 2)
     cluster.cut_power("node2")
-    wait_for(lambda: "down" in cluster.node_states()["node2"], 120)  # Slurm finds out by itself
+    full_speed()
+    wait_for(lambda: "down" in cluster.node_states()["node2"])  # Slurm finds out by itself
     cluster.start_node("node2")
     undisturbed = RunFolder(tmp_path / "undisturbed")
     Path("two_ranks.yaml").write_text(to_yaml(run.folder.recipe()))
@@ -108,17 +113,17 @@ def test_failed_run_and_cancelled_run_are_told_apart_and_not_started_again(
     cluster: Testbed, tiny_recipe: Recipe
 ) -> None:
     # More samples than there are: that run fails when it starts.
-    slow = profile(0.3, at_once=2)
+    slow = profile(1.0, at_once=2)
     axes = {"data.train_samples": [10, 99]}
     cancelled, failed = submit_study(
         cluster, changed(tiny_recipe, epochs=40), 1, slow, name="ends", report=True, axes=axes
     )
     cancelled.wait_until_training()
     cluster.run("scancel", cancelled.job)
-    wait_for(lambda: cancelled.state == "CANCELLED", 120, cancelled.told)
-    wait_for(lambda: failed.state == "FAILED", 120, failed.told)
+    wait_for(lambda: cancelled.state == "CANCELLED", cancelled.told)
+    wait_for(lambda: failed.state == "FAILED", failed.told)
     folder = failed.folder.path.parent
-    wait_for((folder / "report" / "report.md").is_file, 240, lambda: cluster.run("squeue"))  # though both ended badly
+    wait_for((folder / "report" / "report.md").is_file, lambda: cluster.run("squeue"))  # though both ended badly
     states = {status.name: status for status in study_status(folder)}
     assert states[cancelled.folder.path.name].state == "cancelled"
     assert states[failed.folder.path.name].state == "failed"
@@ -145,7 +150,7 @@ def test_conversion_as_an_mpi_job_writes_the_same_store(cluster: Testbed, darcy_
     def told() -> str:
         return "\n".join(file.read_text() for file in Path("data/jobs").glob("*_log.*")) + cluster.run("squeue")
 
-    wait_for(manifest.is_file, 240, told)
+    wait_for(manifest.is_file, told)
     files = sorted(file.relative_to(darcy_store) for file in darcy_store.rglob("*") if file.is_file())
     for name in files:
         assert (manifest.parent / name).read_bytes() == (darcy_store / name).read_bytes(), name
@@ -157,5 +162,5 @@ def test_mpi_under_the_wrong_plugin_writes_nothing(cluster: Testbed, darcy_raw: 
     with pytest.raises(SystemExit, match="0"):
         main([*command, "--out", "data/d.zarr", "--cluster", "slurm", "--ranks", "2", "--profile", "wrong.yaml"])
     (job,) = {file.name.split("_")[0] for file in Path("data/jobs").glob("*_submitted.pkl")}
-    wait_for(lambda: "FAILED" in cluster.run("sacct", "-X", "-n", "-j", job, "-o", "State"), 240)
+    wait_for(lambda: "FAILED" in cluster.run("sacct", "-X", "-n", "-j", job, "-o", "State"))
     assert not Path("data/d.zarr").exists()

@@ -5,12 +5,13 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from geomano_hpc.cli.app import main
 from geomano_hpc.config import Recipe, load_recipe, to_yaml
+from geomano_hpc.slurm.testbed.configuration import unused_ports
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.pictures import energy_spectrum
 from geomano_hpc.training.run_folder import RunFolder
@@ -57,20 +59,26 @@ def test_spectrum_of_a_wave_is_in_its_shell() -> None:
 
 
 @contextmanager
-def monitored(study: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def monitored(study: Path, runs: int) -> Iterator[str]:
+    """The address of a TensorBoard that shows so many runs."""
+    (port,) = unused_ports(1)
+    address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "geomano_hpc", "monitor", study.name, "--runs", "..", "--port", str(port)]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, cwd=study, start_new_session=True, **silent) as process:  # type: ignore[call-overload]
         try:
-            for _ in range(1200):
-                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=0.1):
-                    break
-            yield f"http://127.0.0.1:{port}"
+            deadline = time.monotonic() + 240
+            shown: list[str] = []
+            while len(shown) < runs:
+                assert process.poll() is None, "the monitor ended"
+                assert time.monotonic() < deadline, f"it shows {shown}"
+                time.sleep(0.2)
+                with suppress(OSError), urlopen(f"{address}/data/runs", timeout=10) as answer:  # noqa: S310 (loopback)
+                    shown = json.load(answer)
+            yield address
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_hparams_tab_compares_the_runs_of_a_sweep_in_a_browser(tiny_recipe: Recipe, tmp_path: Path) -> None:
@@ -79,7 +87,7 @@ def test_hparams_tab_compares_the_runs_of_a_sweep_in_a_browser(tiny_recipe: Reci
     for seed, lr in enumerate((0.001, 0.0047)):
         folder = RunFolder(study / f"lr-{lr}")
         errors.append(train(changed(tiny_recipe, lr=lr, seed=seed, epochs=1, engine="torch"), folder)["rel_l2"])
-    with monitored(study) as address, browser(tmp_path / "profile") as page:
+    with monitored(study, runs=2) as address, browser(tmp_path / "profile") as page:
         page.open(f"{address}/#hparams")
         text = page.wait_for("lr-0.001/tensorboard", "lr-0.0047/tensorboard", "training.lr", "rel_l2/test", "0.0047000")
         for error in errors:

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from geomano_hpc.config import Recipe, to_yaml
+from geomano_hpc.slurm.testbed.configuration import unused_ports
 from geomano_hpc.training.run_folder import RunFolder
 from tests.forked_ranks import Farm, farm
 from tests.training_runs import TWO_RANKS, changed, curve, run, step_losses, two_ranks
 
 TRAIN = ("-m", "geomano_hpc", "train", "recipe.yaml", "--out", "run")
+TWO_HERE = ("--num_gpus", "2", "--master_port", str(unused_ports(1)[0]))
 LAUNCHERS = {
-    "deepspeed": (sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--module", *TRAIN[1:]),
+    "deepspeed": (sys.executable, "-m", "deepspeed.launcher.runner", *TWO_HERE, "--module", *TRAIN[1:]),
     "mpirun": ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, *TRAIN),
 }
 
@@ -38,20 +40,20 @@ def endless(tiny_recipe: Recipe) -> Recipe:
 @pytest.mark.parametrize(
     ("lost", "how", "words"),
     [
-        (1, signal.SIGKILL, "gave no sign of life for 5 s"),
-        (1, signal.SIGSTOP, "gave no sign of life for 6 s"),
-        (0, signal.SIGSTOP, "did not answer for|gave no sign of life for 6 s"),
+        (1, signal.SIGKILL, r"gave no sign of life for \d+ s"),
+        (1, signal.SIGSTOP, r"gave no sign of life for \d+ s"),
+        (0, signal.SIGSTOP, r"did not answer for|gave no sign of life for \d+ s"),
         (0, signal.SIGKILL, "is gone|gave no sign of life for"),
     ],
 )
 def test_dead_or_stopped_rank_ends_the_job_in_time_and_is_named(
     lost: int, how: signal.Signals, words: str, ranks: Farm, endless: Recipe, tmp_path: Path
 ) -> None:
-    both = ranks.start_training(changed(endless, rank_timeout=6), tmp_path / "run")
+    both = ranks.start_training(changed(endless, rank_timeout=12), tmp_path / "run")
     both[lost].kill(how)
     started = time.monotonic()
     assert both[1 - lost].wait() == 1, both[1 - lost].said()
-    assert time.monotonic() - started < 60  # 6 s, on a busy machine
+    assert time.monotonic() - started < 180  # 12 s, on a busy machine
     assert re.search(rf"rank {lost}[ ,].*({words})", both[1 - lost].said())
     both[lost].kill(signal.SIGKILL)
     both[lost].wait()
