@@ -13,7 +13,7 @@ inline Lanes<float> decay(const Lanes<float>& x) {
   const Vec far(80.0f);
   Lanes<float> bounded;
   for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) bounded.v[i] = at::vec::clamp_max(x.v[i], far);
-  Lanes<float> out = exp2_tame(bounded, Lanes<float>::all(-kLog2e));
+  Lanes<float> out = exp2_product<true>(bounded, Lanes<float>::all(-kLog2e));
   for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) out.v[i] = Vec::blendv(out.v[i], Vec(0.0f), x.v[i] > far);
   return out;
 }

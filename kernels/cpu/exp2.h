@@ -51,68 +51,57 @@ inline Parts split(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b, const
 // The 16th or 8th parts from a table in a register, the rest by a cubic: five or six multiplications, where a polynomial
 // alone takes seven, and the scan is bound by them. A parabola on 32nd parts would do for 2^x but not for the decay over
 // many steps: near x = 0 its slope is off by 1e-5.
-inline Lanes<float> exp2_tame(const Lanes<float>& a, const Lanes<float>& b) {
+inline Lanes<float>::Vec exp2_tame(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
   using Vec = Lanes<float>::Vec;
   const Vec round(static_cast<float>(3 << (22 - kFractionBits)));  // adding it leaves the nearest part in the low bits
-  Lanes<float> out;
-  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) {
-    const Parts x = split(a.v[i], b.v[i], round);
-    const Vec scale = power(x.shifted);
-    const Vec p = at::vec::fmadd(at::vec::fmadd(Vec(kCubic[2]), x.rest, Vec(kCubic[1])), x.rest, Vec(kCubic[0]));
-    out.v[i] = at::vec::fmadd(scale * x.rest, p, scale);
-  }
-  return out;
+  const Parts x = split(a, b, round);
+  const Vec scale = power(x.shifted);
+  const Vec p = at::vec::fmadd(at::vec::fmadd(Vec(kCubic[2]), x.rest, Vec(kCubic[1])), x.rest, Vec(kCubic[0]));
+  return at::vec::fmadd(scale * x.rest, p, scale);
 }
 #else
-inline Lanes<float> exp2_tame(const Lanes<float>& a, const Lanes<float>& b) {
+inline Lanes<float>::Vec exp2_tame(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
   using Vec = Lanes<float>::Vec;
   using Int = at::vec::Vectorized<int32_t>;
   const Vec round(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   const Vec one(1.0f), c1(0.693147004f), c2(0.240222424f), c3(0.0555073358f), c4(0.00967151299f), c5(0.00132647273f);
   const Int exponent_bits(23);
-  Lanes<float> out;
-  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) {
-    const Vec shifted = at::vec::fmadd(a.v[i], b.v[i], round);
-    const Vec f = at::vec::fmsub(a.v[i], b.v[i], shifted - round);
-    Vec p = at::vec::fmadd(c5, f, c4);
-    p = at::vec::fmadd(p, f, c3);
-    p = at::vec::fmadd(p, f, c2);
-    p = at::vec::fmadd(p, f, c1);
-    p = at::vec::fmadd(p, f, one);
-    const Int scaled = at::vec::cast<int32_t>(p) + (at::vec::cast<int32_t>(shifted) << exponent_bits);
-    out.v[i] = at::vec::cast<float>(scaled);
-  }
-  return out;
+  const Vec shifted = at::vec::fmadd(a, b, round);
+  const Vec f = at::vec::fmsub(a, b, shifted - round);
+  Vec p = at::vec::fmadd(c5, f, c4);
+  p = at::vec::fmadd(p, f, c3);
+  p = at::vec::fmadd(p, f, c2);
+  p = at::vec::fmadd(p, f, c1);
+  p = at::vec::fmadd(p, f, one);
+  const Int scaled = at::vec::cast<int32_t>(p) + (at::vec::cast<int32_t>(shifted) << exponent_bits);
+  return at::vec::cast<float>(scaled);
 }
 #endif
 
 // The same for any a b: clamped below, where nothing is left to tell from zero, infinite above, NaN for NaN.
-inline Lanes<float> exp2_any(const Lanes<float>& a, const Lanes<float>& b) {
+inline Lanes<float>::Vec exp2_any(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
   using Vec = Lanes<float>::Vec;
   const Vec lowest(-126.0f), highest(127.0f), infinity(std::numeric_limits<float>::infinity());
-  const Lanes<float> x = a * b;
-  Lanes<float> clamped;
-  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i)
-    clamped.v[i] = at::vec::minimum(at::vec::maximum(x.v[i], lowest), highest);
-  Lanes<float> out = exp2_tame(clamped, Lanes<float>::all(1.0f));
-  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) {
-    out.v[i] = Vec::blendv(out.v[i], infinity, x.v[i] > highest);
-    out.v[i] = Vec::blendv(out.v[i], x.v[i], x.v[i] != x.v[i]);
-  }
-  return out;
+  const Vec x = a * b;
+  const Vec out = exp2_tame(at::vec::minimum(at::vec::maximum(x, lowest), highest), Vec(1.0f));
+  return Vec::blendv(Vec::blendv(out, infinity, x > highest), x, x != x);
 }
 
+// 2^(a b); `tame` promises |a b| <= kTame.
 template <bool tame>
-inline Lanes<float> exp2_product(const Lanes<float>& a, const Lanes<float>& b) {
+inline Lanes<float>::Vec exp2_product(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
   if constexpr (tame) return exp2_tame(a, b);
   return exp2_any(a, b);
 }
 
 template <bool tame>
-inline Lanes<double> exp2_product(const Lanes<double>& a, const Lanes<double>& b) {
-  Lanes<double> out;
-  for (int64_t i = 0; i < Lanes<double>::kVectors; ++i) out.v[i] = (a.v[i] * b.v[i]).exp2();
-  return out;
+inline Lanes<double>::Vec exp2_product(const Lanes<double>::Vec& a, const Lanes<double>::Vec& b) {
+  return (a * b).exp2();
+}
+
+template <bool tame, typename T>
+inline Lanes<T> exp2_product(const Lanes<T>& a, const Lanes<T>& b) {
+  GEOMANO_LANEWISE(exp2_product<tame>(a.v[i], b.v[i]))
 }
 
 // softplus(v) = max(v, 0) + log1p(exp(-|v|)) and its derivative, the sigmoid.
@@ -128,7 +117,7 @@ inline TimeStep<float> time_step(const Lanes<float>& raw) {
   Lanes<float> bounded;
   for (int64_t i = 0; i < Lanes<float>::kVectors; ++i)
     bounded.v[i] = at::vec::clamp_min(raw.v[i].abs().neg(), Vec(-80.0f));  // exp(-80) is nothing beside 1
-  const Lanes<float> z = exp2_tame(bounded, Lanes<float>::all(1.44269504f));
+  const Lanes<float> z = exp2_product<true>(bounded, Lanes<float>::all(1.44269504f));
   TimeStep<float> out;
   for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) {
     const Vec zi = z.v[i];

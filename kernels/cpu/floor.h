@@ -28,8 +28,8 @@ float compute_floor(int64_t updates, int64_t threads) {
         Lanes<float> y_m = Lanes<float>::load(y[m]);
         each_state([&](int64_t q) __attribute__((always_inline)) {
           const Lanes<float> A_q = Lanes<float>::load(A[q]);
-          Lanes<float> a = exp2_tame(delta_m, A_q);
-          for (int64_t more = 1; more < exponentials; ++more) a = a + exp2_tame(h[q], A_q);
+          Lanes<float> a = exp2_product<true>(delta_m, A_q);
+          for (int64_t more = 1; more < exponentials; ++more) a = a + exp2_product<true>(h[q], A_q);
           h[q] = fma(a, h[q], delta_m * A_q);
           Lanes<float> read = h[q];
 #pragma GCC unroll 32

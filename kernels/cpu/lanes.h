@@ -29,12 +29,6 @@ struct Lanes {
   inline void store(T* to) const {
     for (int64_t i = 0; i < kVectors; ++i) v[i].store(to + i * Vec::size());
   }
-  // The sixteen channels folded onto one vector; what is left is a sum over its lanes.
-  inline Vec folded() const {
-    Vec out = v[0];
-    for (int64_t i = 1; i < kVectors; ++i) out = out + v[i];
-    return out;
-  }
 };
 
 #define GEOMANO_LANEWISE(expression)                                         \

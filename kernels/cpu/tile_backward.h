@@ -13,10 +13,11 @@
 namespace geomano {
 
 template <typename T>
-inline typename Lanes<T>::Vec folded_product(const Lanes<T>& a, const Lanes<T>& b) {
-  typename Lanes<T>::Vec out = a.v[0] * b.v[0];
-  for (int64_t i = 1; i < Lanes<T>::kVectors; ++i) out = at::vec::fmadd(a.v[i], b.v[i], out);
-  return out;
+using Vec = typename Lanes<T>::Vec;
+
+template <typename T>
+inline Vec<T> load(const T* from) {
+  return Vec<T>::loadu(from);
 }
 
 template <typename T, int64_t kPositions>
@@ -31,37 +32,56 @@ struct TileGradients {
   alignas(64) T dR[kStates][kLanes];
 };
 
-// What one point of one group of kStates dstates adds to the gradients, once lambda and mu are known.
-template <typename T, Correction correction, bool needs_R>
-struct PointGradients {
-  const Lanes<T>&delta, &u, &dy;
-  Lanes<T>&du, &ddelta;
-
-  __attribute__((always_inline)) void add(const Parameters<T>& parameters, int64_t s, T b, T c, const Lanes<T>& h, const Lanes<T>& mu,
-                  const Lanes<T>& exponent, Lanes<T>& dA, T* dR, typename Lanes<T>::Vec& dB,
-                  typename Lanes<T>::Vec& dC) const {
-    ddelta = fma(exponent, Lanes<T>::load(&parameters.A[s * kLanes]), ddelta);
-    dA = fma(exponent, delta, dA);
-    Lanes<T> dbu = mu, read = h;
-    if constexpr (correction != Correction::none) {
-      const Lanes<T> minus_r = Lanes<T>::load(&parameters.minus_R[s * kLanes]);
-      const Lanes<T> bu = Lanes<T>::all(b) * u;  // unused, and left out, in the equation form with a fixed R
-      const Lanes<T> corrected_dy = correction == Correction::state ? Lanes<T>::all(c) * dy : dy;
-      dbu = fma(minus_r, corrected_dy, mu);
-      if constexpr (correction == Correction::state) read = fma(minus_r, bu, h);
-      if constexpr (needs_R) (Lanes<T>::load(dR) - bu * corrected_dy).store(dR);
-    }
-    du = fma(Lanes<T>::all(b), dbu, du);
-    dB = folded_product(u, dbu);
-    dC = folded_product(dy, read);
-  }
+// The gradients of one dstate at one point, of d(B u) before the correction and of the exponent.
+template <typename T>
+struct StateGradients {
+  Vec<T> mu, exponent;
 };
+
+// What point m of kStates dstates from s0 on adds to the gradients. Vector by vector of the sixteen channels: loads are what
+// bounds it, and what one vector needs stays in the registers. f(lane, c, dy) gives the gradients of the dstate and the
+// channels that start at the lane, counted from the first channel of dstate s0.
+template <typename T, Correction correction, bool needs_R, int64_t kPositions, typename F>
+__attribute__((always_inline)) inline void add_point(const Parameters<T>& parameters, const Tile<T, kPositions>& tile,
+                                                     const Steps<T, kPositions>& steps, int64_t m, int64_t s0, int64_t padded,
+                                                     TileGradients<T, kPositions>& grad, T* row, const F& f) {
+  const T *A = &parameters.A[s0 * kLanes], *minus_R = &parameters.minus_R[s0 * kLanes];
+  T *dA = grad.dA[0], *dR = grad.dR[0];
+  Vec<T> sums[2 * kStates];  // dB, then dC
+  each<Lanes<T>::kVectors>([&](int64_t v) __attribute__((always_inline)) {
+    const int64_t first = v * Vec<T>::size();
+    const Vec<T> delta = load(steps.delta[m] + first), u = load(steps.u[m] + first), dy = load(grad.dy[m] + first);
+    Vec<T> du = load(grad.du[m] + first), ddelta = load(grad.ddelta[m] + first);
+    each_state([&](int64_t q) __attribute__((always_inline)) {
+      const int64_t lane = q * kLanes + first;
+      const Vec<T> b(tile.B[m][s0 + q]), c(tile.C[m][s0 + q]);
+      const StateGradients<T> state = f(lane, c, dy);
+      ddelta = at::vec::fmadd(state.exponent, load(A + lane), ddelta);
+      at::vec::fmadd(state.exponent, delta, load(dA + lane)).store(dA + lane);
+      Vec<T> dbu = state.mu, read = load(grad.h[m][0] + lane);
+      if constexpr (correction != Correction::none) {
+        const Vec<T> minus_r = load(minus_R + lane);
+        const Vec<T> bu = b * u;  // unused, and left out, in the equation form with a fixed R
+        const Vec<T> corrected_dy = correction == Correction::state ? c * dy : dy;
+        dbu = at::vec::fmadd(minus_r, corrected_dy, state.mu);
+        if constexpr (correction == Correction::state) read = at::vec::fmadd(minus_r, bu, read);
+        if constexpr (needs_R) (load(dR + lane) - bu * corrected_dy).store(dR + lane);
+      }
+      du = at::vec::fmadd(b, dbu, du);
+      sums[q] = v == 0 ? u * dbu : at::vec::fmadd(u, dbu, sums[q]);
+      sums[kStates + q] = v == 0 ? dy * read : at::vec::fmadd(dy, read, sums[kStates + q]);
+    });
+    du.store(grad.du[m] + first);
+    ddelta.store(grad.ddelta[m] + first);
+  });
+  add_channel_sums<T>(sums, row, row + padded);
+}
 
 template <typename T, Correction correction, bool needs_R, bool tame>
 void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile,
                       const Steps<T, kTile1d>& steps, int64_t padded, int64_t row_size,
                       int64_t s0, const T* start, T* lambda, TileGradients<T, kTile1d>& grad, T* rows) {
-  Lanes<T> h_s[kStates], lambda_s[kStates], dA[kStates];
+  Lanes<T> h_s[kStates];
   each_state([&](int64_t q) __attribute__((always_inline)) { h_s[q] = Lanes<T>::load(start + (s0 + q) * kLanes); });
   for (int64_t m = 0; m < tile.size; ++m) {
     const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
@@ -72,34 +92,17 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
       h_s[q].store(grad.h[m][q]);
     });
   }
-  each_state([&](int64_t q) __attribute__((always_inline)) {
-    lambda_s[q] = Lanes<T>::load(lambda + (s0 + q) * kLanes);
-    dA[q] = Lanes<T>::all(0);
-  });
+  lambda += s0 * kLanes;
   for (int64_t m = tile.size - 1; m >= 0; --m) {
-    const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]), dy = Lanes<T>::load(grad.dy[m]);
-    Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
-    const PointGradients<T, correction, needs_R> point{delta, u, dy, du, ddelta};
-    const T* before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
-    typename Lanes<T>::Vec sums[2 * kStates];  // dB, then dC
-    each_state([&](int64_t q) __attribute__((always_inline)) {
-      const int64_t s = s0 + q;
-      const T b = tile.B[m][s], c = tile.C[m][s];
-      const Lanes<T> mu = fma(Lanes<T>::all(c), dy, lambda_s[q]);
-      lambda_s[q] = Lanes<T>::load(grad.a[m][q]) * mu;
-      const Lanes<T> exponent = lambda_s[q] * Lanes<T>::load(before + q * kLanes);
-      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), mu, exponent, dA[q], grad.dR[q], sums[q],
-                sums[kStates + q]);
-    });
-    du.store(grad.du[m]);
-    ddelta.store(grad.ddelta[m]);
-    T* row = rows + m * row_size + s0;
-    add_channel_sums<T>(sums, row, row + padded);
+    const T *a = grad.a[m][0], *h_before = m == 0 ? start + s0 * kLanes : grad.h[m - 1][0];
+    add_point<T, correction, needs_R>(
+        parameters, tile, steps, m, s0, padded, grad, rows + m * row_size + s0,
+        [&](int64_t lane, const Vec<T>& c, const Vec<T>& dy) __attribute__((always_inline)) {
+          const Vec<T> mu = at::vec::fmadd(c, dy, load(lambda + lane)), back = load(a + lane) * mu;
+          back.store(lambda + lane);
+          return StateGradients<T>{mu, back * load(h_before + lane)};
+        });
   }
-  each_state([&](int64_t q) __attribute__((always_inline)) {
-    lambda_s[q].store(lambda + (s0 + q) * kLanes);
-    dA[q].store(grad.dA[q]);
-  });
 }
 
 // left: [rows][N][16], top: [columns][N][16] are the states that enter the tile; lambda: [columns][N][16] and
@@ -123,37 +126,23 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
     });
     if (++j == columns) j = 0, ++i;
   }
-  Lanes<T> dA[kStates];
-  each_state([&](int64_t q) __attribute__((always_inline)) { dA[q] = Lanes<T>::all(0); });
   for (int64_t m = tile.size - 1, i = m / columns, j = columns - 1; m >= 0; --m) {
-    const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]), dy = Lanes<T>::load(grad.dy[m]);
-    Lanes<T> du = Lanes<T>::load(grad.du[m]), ddelta = Lanes<T>::load(grad.ddelta[m]);
-    const PointGradients<T, correction, needs_R> point{delta, u, dy, du, ddelta};
     const T* g_before = j == 0 ? left + i * state + s0 * kLanes : grad.g[m - 1][0];
     const T* h_before = i == 0 ? top + j * state + s0 * kLanes : grad.h[m - columns][0];
+    const T* a = grad.a[m][0];
     T *lambda_j = lambda + j * state + s0 * kLanes, *mu_i = mu + i * state + s0 * kLanes;
-    typename Lanes<T>::Vec sums[2 * kStates];  // dB, then dC
-    each_state([&](int64_t q) __attribute__((always_inline)) {
-      const int64_t s = s0 + q;
-      const T b = tile.B[m][s], c = tile.C[m][s];
-      const Lanes<T> a = Lanes<T>::load(grad.a[m][q]);
-      const Lanes<T> lambda_s = fma(Lanes<T>::all(c), dy, Lanes<T>::load(lambda_j + q * kLanes));
-      const Lanes<T> mu_s = lambda_s + Lanes<T>::load(mu_i + q * kLanes);
-      const Lanes<T> up = a * lambda_s, back = a * mu_s;
-      up.store(lambda_j + q * kLanes);
-      back.store(mu_i + q * kLanes);
-      const Lanes<T> exponent =
-          fma(up, Lanes<T>::load(h_before + q * kLanes), back * Lanes<T>::load(g_before + q * kLanes));
-      point.add(parameters, s, b, c, Lanes<T>::load(grad.h[m][q]), mu_s, exponent, dA[q], grad.dR[q], sums[q],
-                sums[kStates + q]);
-    });
-    du.store(grad.du[m]);
-    ddelta.store(grad.ddelta[m]);
-    T* row = rows + m * row_size + s0;
-    add_channel_sums<T>(sums, row, row + padded);
+    add_point<T, correction, needs_R>(
+        parameters, tile, steps, m, s0, padded, grad, rows + m * row_size + s0,
+        [&](int64_t lane, const Vec<T>& c, const Vec<T>& dy) __attribute__((always_inline)) {
+          const Vec<T> lambda_s = at::vec::fmadd(c, dy, load(lambda_j + lane)), mu_s = lambda_s + load(mu_i + lane);
+          const Vec<T> up = load(a + lane) * lambda_s, back = load(a + lane) * mu_s;
+          up.store(lambda_j + lane);
+          back.store(mu_i + lane);
+          return StateGradients<T>{
+              mu_s, at::vec::fmadd(up, load(h_before + lane), back * load(g_before + lane))};
+        });
     if (--j < 0) j = columns - 1, --i;
   }
-  each_state([&](int64_t q) __attribute__((always_inline)) { dA[q].store(grad.dA[q]); });
 }
 
 }  // namespace geomano
