@@ -24,10 +24,10 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 if not INTERPRETED:
 
-    def check_in_the_interpreter(**environment: str) -> None:
+    def check_in_the_interpreter(*options: str, **environment: str) -> None:
         # Without coverage, which doubles the time.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, __file__]
         variables = {**inherited, "TRITON_INTERPRET": "1", **environment}
         run = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
@@ -42,7 +42,8 @@ if not INTERPRETED:
 
     @pytest.mark.skipif(not NEWER, reason="GEOMANO_NEWER_TRITON names no folder with a newer triton; make test sets it")
     def test_in_the_interpreter_of_a_newer_triton() -> None:
-        check_in_the_interpreter(PYTHONPATH=NEWER, EXPECTED_TRITON="3.9")
+        """All but the counts of loads and stores, which are the kernels' own."""
+        check_in_the_interpreter("-k", "not traffic", PYTHONPATH=NEWER, EXPECTED_TRITON="3.9")
 
 else:
     import numpy as np
@@ -160,7 +161,7 @@ else:
 
     @pytest.mark.parametrize("kind", ["1d", "2d"])
     def test_all_eight_orders(kind: str) -> None:
-        check(make(K=8, height=3, width=9, N=1), ScanSettings(ALL_ORDERS, kind, "equation"))
+        check(make(K=8, height=3, width=9, E=4, N=1), ScanSettings(ALL_ORDERS, kind, "equation"))
 
     @pytest.mark.parametrize("kind", ["1d", "2d"])
     @pytest.mark.parametrize("code", [1, 6])
@@ -178,7 +179,7 @@ else:
 
     @pytest.mark.parametrize("kind", ["1d", "2d"])
     def test_a_batch_and_the_paper_orders(kind: str) -> None:
-        check(make(batch=2, K=4, N=1), ScanSettings(ORDER_SETS["paper"], kind, "equation"))
+        check(make(batch=2, E=4, K=4, N=1), ScanSettings(ORDER_SETS["paper"], kind, "equation"))
 
     @pytest.mark.parametrize("kind", ["1d", "2d"])
     @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 9), (9, 1), (7, 13)])
@@ -322,7 +323,7 @@ else:
         assert counted["dx"] == ((K - 1) * tensor, K * tensor)
         assert triton_traffic.total(counted) <= 1.15 * triton_traffic.minimum_backward(inputs, settings)
 
-    def test_chunks_of_a_grid_are_swept_once() -> None:
+    def test_traffic_of_the_chunks_of_a_grid_that_are_swept_once() -> None:
         """With a small batch the 2d backward reads x and dy twice: once for the carries and once for the gradients."""
         inputs, settings = make(height=32, width=16, E=128, N=2, rank=8), ScanSettings((ScanOrder(),), "2d", "equation")
         inputs = inputs._replace(**{name: getattr(inputs, name).clone() for name in ("dt", "B", "C")})

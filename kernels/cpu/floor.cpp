@@ -1,14 +1,5 @@
-// The entry points, called through ctypes. The precision of the activations chooses the template.
-#include "backward.h"
+// What the Python side asks beside the scan: how large a problem is that it hands over, and the compute floor.
 #include "floor.h"
-
-#define GEOMANO_ENTRY(name, IO, T)                                                              \
-  extern "C" void geo_scan_forward_##name(const geomano::Problem* p) { geomano::forward<IO, T>(*p); } \
-  extern "C" void geo_scan_backward_##name(const geomano::Problem* p) { geomano::backward<IO, T>(*p); }
-
-GEOMANO_ENTRY(float32, float, float)
-GEOMANO_ENTRY(float64, double, double)
-GEOMANO_ENTRY(bfloat16, c10::BFloat16, float)
 
 extern "C" int64_t geo_scan_problem_bytes() { return sizeof(geomano::Problem); }
 

@@ -1,0 +1,3 @@
+#include "entry.h"
+
+GEOMANO_ENTRY(float32, float, float)
