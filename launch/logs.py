@@ -43,21 +43,25 @@ def last_error(run: RunFolder) -> tuple[str, Path | None]:
     return "", None
 
 
-def last_lines(file: Path, count: int, reach: int = 1 << 16) -> list[str]:
-    """The last lines of a file, of which only the last `reach` bytes are read."""
+def last_lines(file: Path, count: int, reach: int = 1 << 16, end: int | None = None) -> list[str]:
+    """The last lines of a file, or of its bytes up to `end`, of which only the last `reach` bytes are read."""
     with file.open("rb") as opened:
-        size = opened.seek(0, os.SEEK_END)
-        opened.seek(max(0, size - reach))
-        text = opened.read().decode("utf-8", errors="replace")
+        size = opened.seek(0, os.SEEK_END) if end is None else end
+        start = opened.seek(max(0, size - reach))
+        text = opened.read(size - start).decode("utf-8", errors="replace")
     lines = text.splitlines()
     if size > reach:
         lines = lines[1:]  # its beginning is cut off
     return lines[-count:]
 
 
-def follow(file: Path, ended: Callable[[], bool], every_seconds: float = 0.5) -> Iterator[str]:
-    """Text as it is added to the file, until the run has ended and everything is said. The file may come later."""
-    position = file.stat().st_size if file.is_file() else 0
+def size_of(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0
+
+
+def follow(file: Path, position: int, ended: Callable[[], bool], every_seconds: float = 0.5) -> Iterator[str]:
+    """Text as it is added to the file behind a position, until the run has ended and everything is said. The file may
+    come later."""
     while True:
         over = ended()  # before reading: what was written before the end is read
         if file.is_file():

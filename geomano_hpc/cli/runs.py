@@ -164,22 +164,23 @@ def logs(
       geomano logs demo/seed-0 -f
     """
     from geomano_hpc.launch.logs import follow as follow_file
-    from geomano_hpc.launch.logs import last_lines, log_files
+    from geomano_hpc.launch.logs import last_lines, log_files, size_of
     from geomano_hpc.launch.status import run_status
     from geomano_hpc.training.run_folder import RunFolder
 
     folder = RunFolder(find_run(run, runs))
+    own = folder.logs / "train.log"
+    said = size_of(own)  # what is added from now on is followed, so that no line gets lost between the two
     files = log_files(folder)
     if not files and not follow:
         raise GeomanoError(f"{folder.path}: no log yet; the run is {run_status(folder).state}")
     if files:
         typer.echo(f"{files[0]}:", err=True)
-        typer.echo("\n".join(last_lines(files[0], lines)))
+        typer.echo("\n".join(last_lines(files[0], lines, end=said if follow and files[0] == own else None)))
     if follow:
-        own = folder.logs / "train.log"
         over = lambda: run_status(folder).state not in ("running", "queued")  # noqa: E731
         try:
-            for text in follow_file(own, over):
+            for text in follow_file(own, said, over):
                 typer.echo(text, nl=False)
         except KeyboardInterrupt:  # the way to end it
             return

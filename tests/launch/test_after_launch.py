@@ -17,7 +17,7 @@ from geomano_hpc.errors import ConfigError
 from geomano_hpc.launch import Study, plan
 from geomano_hpc.launch.cancel import cancel
 from geomano_hpc.launch.job import failure_file
-from geomano_hpc.launch.logs import follow, last_lines, read_job
+from geomano_hpc.launch.logs import follow, last_lines, read_job, size_of
 from geomano_hpc.launch.manifest import keep_in_manifest, read_manifest, runs_of_study
 from geomano_hpc.launch.retry import retry, runs_to_retry
 from geomano_hpc.launch.run import Outcome, keep_plan, run_here
@@ -147,13 +147,16 @@ def test_log_is_followed_to_its_end(tmp_path: Path) -> None:
             log.write(line)
         return line == "epoch 2\n"
 
-    assert list(follow(file, ended, every_seconds=0)) == ["epoch 1\n", "epoch 2\n"]
+    assert list(follow(file, 0, ended, every_seconds=0)) == ["epoch 1\n", "epoch 2\n"]
 
 
-def test_log_is_followed_from_where_it_stands(tmp_path: Path) -> None:
+def test_log_is_followed_from_where_its_last_lines_ended(tmp_path: Path) -> None:
     file = tmp_path / "train.log"
-    file.write_text("said before\n")
-    assert list(follow(file, lambda: True)) == []
+    file.write_text("epoch 1\n")
+    said = size_of(file)
+    file.write_text("epoch 1\nepoch 2\n")
+    assert last_lines(file, 5, end=said) == ["epoch 1"]
+    assert list(follow(file, said, lambda: True)) == ["epoch 2\n"]
 
 
 def test_last_lines_of_a_long_file_are_whole(tmp_path: Path) -> None:
