@@ -56,5 +56,6 @@ def cluster(testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on the testbed mostly wait: started first, they wait while other workers compute."""
-    items.sort(key=lambda item: "testbed" not in getattr(item, "fixturenames", ()))
+    """Tests on the testbed and of lost ranks mostly wait: started first, they wait while other workers compute."""
+    waiting = {"testbed", "ranks"}
+    items.sort(key=lambda item: waiting.isdisjoint(getattr(item, "fixturenames", ())))
