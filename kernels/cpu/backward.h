@@ -115,7 +115,7 @@ struct Backward {
         read_rows<IO>(p, b, k, tile);
         for (int64_t block = 0; block < blocks; ++block) {
           const Parameters<T>& parameters = sums[block].parameters;
-          prefetch_edges<1>(edge(i, j + 1, block), 0, padded);  // of the next tile, while this one is at work
+          prefetch_edges<true>(edge(i, j + 1, block), 0, padded);  // of the next tile, while this one is at work
           prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tile, steps);
           with_tame(steps.tame, [&](auto tame) {
             scan_tile_2d<T, Correction::none, tame>(parameters, tile, steps, columns, padded, &g[block * side],
@@ -132,7 +132,7 @@ struct Backward {
         const int64_t columns = std::min(kSide, walk.columns - j * kSide);
         tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
         each_block(k, tile, steps, grad, [&](int64_t block, int64_t s0, auto tame) {
-          prefetch_edges<0>(block + 1 < blocks ? edge(i, j, block + 1) : edge(i, j - 1, 0), s0, s0 + kStates);
+          prefetch_edges<false>(block + 1 < blocks ? edge(i, j, block + 1) : edge(i, j - 1, 0), s0, s0 + kStates);
           tile_backward_2d<T, correction, needs_R, tame>(
               sums[block].parameters, tile, steps, columns, padded, row_size, s0, &left[edge(i, j, block)],
               &top[edge(i, j, block)], &lambda[edge(0, j, block)], &mu[block * side], grad, rows_of(block));
@@ -143,12 +143,12 @@ struct Backward {
 
   // Brings a share of the edges that start at `at` to the cache, the share of a range of dstates in all of them: the edges of
   // a grid are larger than the caches next to the processor. Nothing where there is no such tile.
-  template <int write>
+  template <bool to_write>
   void prefetch_edges(int64_t at, int64_t first_state, int64_t last_state) const {
     if (at < 0 || at >= static_cast<int64_t>(left.size())) return;
     for (int64_t line = first_state * kSide; line < last_state * kSide; ++line) {
-      __builtin_prefetch(&left[at + line * kLanes], write);
-      __builtin_prefetch(&top[at + line * kLanes], write);
+      __builtin_prefetch(&left[at + line * kLanes], to_write);
+      __builtin_prefetch(&top[at + line * kLanes], to_write);
     }
   }
 
