@@ -23,11 +23,11 @@ from geomano_hpc.data_prep.generate import provenance
 from geomano_hpc.data_prep.problems import Problem
 from geomano_hpc.data_prep.ranks import Communicator, SingleProcess, together
 from geomano_hpc.data_prep.raw_fields import RawFields, open_fields
+from geomano_hpc.data_prep.readers.variable import BLOCK_BYTES
 from geomano_hpc.data_prep.shards import Shard, samples_per_shard, shards_of, write_shard
 from geomano_hpc.data_prep.statistics import Moments, moments
 from geomano_hpc.data_prep.store import ARRAYS, open_store
 from geomano_hpc.data_prep.unfinished import Unfinished
-from geomano_hpc.data_prep.variable import BLOCK_BYTES
 from geomano_hpc.errors import DataError
 from geomano_hpc.progress import progress
 

@@ -19,10 +19,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from geomano_hpc.data_prep import burgers, darcy, navier_stokes
+from geomano_hpc.data_prep.generators import burgers, darcy, navier_stokes
+from geomano_hpc.data_prep.generators.fft import Transforms
 from geomano_hpc.data_prep.parts import Fields, Parts
 from geomano_hpc.data_prep.ranks import Communicator, SingleProcess
-from geomano_hpc.data_prep.transforms import Transforms
 from geomano_hpc.errors import ConfigError, DataError
 from geomano_hpc.progress import progress
 

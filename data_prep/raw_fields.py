@@ -9,9 +9,9 @@ import numpy as np
 from geomano_hpc.data_prep.axes import axes_of, chosen, to_store
 from geomano_hpc.data_prep.problems import Problem, keys_in
 from geomano_hpc.data_prep.readers import open_variable, reading, variable_names
+from geomano_hpc.data_prep.readers.variable import Variable
 from geomano_hpc.data_prep.spill import Spilled, spill
 from geomano_hpc.data_prep.store import ARRAYS
-from geomano_hpc.data_prep.variable import Variable
 from geomano_hpc.errors import DataError
 
 

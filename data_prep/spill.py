@@ -16,7 +16,7 @@ import numpy as np
 
 from geomano_hpc.atomic import write_json
 from geomano_hpc.data_prep.readers import readable_blocks
-from geomano_hpc.data_prep.variable import BLOCK_BYTES, Variable
+from geomano_hpc.data_prep.readers.variable import BLOCK_BYTES, Variable
 
 
 def spill(variable: Variable, axes: Sequence[str], samples: np.ndarray, stride: int, path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from geomano_hpc.errors import BackendError, ConfigError
-from geomano_hpc.kernels import cpu_extension
+from geomano_hpc.kernels.cpu import extension as cpu_extension
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 
 logger = logging.getLogger(__name__)
@@ -117,4 +117,4 @@ def ready_backend(requested: str, device: str | None = None) -> BackendStatus:
 
 def load_backend(name: str) -> Backend:
     """Only the module that is used: Triton takes a second to import."""
-    return importlib.import_module(f"geomano_hpc.kernels.{name}_scan")
+    return importlib.import_module(f"geomano_hpc.kernels.{name}.scan")

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from geomano_hpc.kernels.backends import choose_backend
-from geomano_hpc.kernels.cpu_extension import load_library
-from geomano_hpc.kernels.cpu_scan import LANES
+from geomano_hpc.kernels.cpu.extension import load_library
+from geomano_hpc.kernels.cpu.scan import LANES
 from geomano_hpc.kernels.forward_mode import has_tangent
 
 

@@ -15,7 +15,7 @@ from geomano_hpc.errors import GeomanoError
 from geomano_hpc.launch.claims import claimed_runs
 from geomano_hpc.launch.logs import read_job
 from geomano_hpc.launch.status import cancelled_file, study_states
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 
 
 @dataclass

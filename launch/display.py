@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from geomano_hpc.launch.status import RunStatus, run_status
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 
 _ENDED = ("done", "failed", "cancelled", "stopped")
 

@@ -52,7 +52,7 @@ class TrainRun:
 
     def _train(self, run: Path) -> dict[str, Any]:
         from geomano_hpc.training.loop import train
-        from geomano_hpc.training.run_folder import RunFolder
+        from geomano_hpc.training.records.run_folder import RunFolder
 
         folder = RunFolder(run)
         try:

@@ -18,7 +18,7 @@ from geomano_hpc.atomic import write_json, write_text
 from geomano_hpc.config.yaml_text import read_yaml, write_yaml
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.launch.study import PlannedRun, Study
-from geomano_hpc.training.run_folder import RunFolder, run_folders
+from geomano_hpc.training.records.run_folder import RunFolder, run_folders
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from geomano_hpc.launch.run import Outcome, run_here, submit_to_slurm
 from geomano_hpc.launch.status import study_states
 from geomano_hpc.launch.study import PlannedRun
 from geomano_hpc.slurm import ClusterProfile
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 
 
 def runs_to_retry(study: Path, named: Sequence[str]) -> list[PlannedRun]:

@@ -27,7 +27,7 @@ from geomano_hpc.launch.status import TO_START, cancelled_file, study_states
 from geomano_hpc.launch.study import PlannedRun, Study
 from geomano_hpc.slurm import ClusterProfile, SlurmJobs, local_executor, slurm_executor, snapshot_code, submit
 from geomano_hpc.slurm.command import GeomanoCommand
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
 

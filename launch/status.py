@@ -13,7 +13,7 @@ from geomano_hpc.launch.claims import claimed_runs
 from geomano_hpc.launch.job import last_failure
 from geomano_hpc.launch.logs import last_error, last_lines, read_job
 from geomano_hpc.launch.manifest import runs_of_study
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 
 STATES = ("running", "queued", "pending", "stopped", "failed", "cancelled", "done")
 # Nobody is at these: a launch starts them.

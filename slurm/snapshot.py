@@ -7,7 +7,7 @@ from pathlib import Path
 
 from geomano_hpc.atomic import new_folder, write_text
 from geomano_hpc.errors import GeomanoError
-from geomano_hpc.training.revision import REVISION_FILE, git_revision
+from geomano_hpc.training.records.revision import REVISION_FILE, git_revision
 
 # Folders of their own in a checkout, inside of geomano_hpc in an installed package.
 _PARTS = ("data_prep", "kernels", "launch", "slurm")

@@ -83,8 +83,8 @@ def test_wheel_holds_every_module_and_nothing_beside_the_package(wheel: Path) ->
         "geomano_hpc/report/page/page.css",
         "geomano_hpc/report/page/page.js",
         "geomano_hpc/slurm/profiles/a100.yaml",
-        "geomano_hpc/kernels/cpu/scan_float32.cpp",
-        "geomano_hpc/kernels/cpu/lanes.h",
+        "geomano_hpc/kernels/cpu/source/scan_float32.cpp",
+        "geomano_hpc/kernels/cpu/source/lanes.h",
     }
     assert expected <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)

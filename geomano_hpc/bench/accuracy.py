@@ -16,9 +16,9 @@ from geomano_hpc.errors import ConfigError, GeomanoError
 from geomano_hpc.launch import PlannedRun, Study, plan
 from geomano_hpc.launch.run import run_here
 from geomano_hpc.models import build_model, count_parameters
-from geomano_hpc.training.environment import hardware, package_versions
-from geomano_hpc.training.revision import git_revision
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.environment import hardware, package_versions
+from geomano_hpc.training.records.revision import git_revision
+from geomano_hpc.training.records.run_folder import RunFolder
 from geomano_hpc.training.shapes import data_shape
 
 LARGEST_RATIO_OF_SIZES = 1.2

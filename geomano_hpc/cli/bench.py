@@ -59,7 +59,7 @@ def kernels(
         return
     from dataclasses import replace
 
-    from geomano_hpc.bench.kernels import SHAPES, Shape, bench_kernels
+    from geomano_hpc.bench.kernels.speed import SHAPES, Shape, bench_kernels
     from geomano_hpc.errors import ConfigError
 
     unknown = [name for name in shape or [] if name not in SHAPES]
@@ -93,8 +93,8 @@ def train(
       geomano bench train
       geomano bench train --problem darcy --rounds 5
     """
-    from geomano_hpc.bench.data import table
-    from geomano_hpc.bench.train import CASES, bench_train, efficiency_table
+    from geomano_hpc.bench.data.parts import table
+    from geomano_hpc.bench.train.efficiency import CASES, bench_train, efficiency_table
     from geomano_hpc.errors import ConfigError
 
     unknown = [name for name in problem or [] if name not in CASES]
@@ -165,7 +165,7 @@ def data(
       geomano bench data
       geomano bench data --part loading --quick
     """
-    from geomano_hpc.bench.data import PARTS, bench_data, table
+    from geomano_hpc.bench.data.parts import PARTS, bench_data, table
     from geomano_hpc.errors import ConfigError
 
     unknown = [name for name in part or [] if name not in PARTS]
@@ -183,7 +183,7 @@ def _audit(compile_for_gpus: bool) -> None:
     import subprocess
     import sys
 
-    from geomano_hpc.bench.gpu_audit import CASES, audit_kernels, roofline_table, traffic_table
+    from geomano_hpc.bench.kernels.gpu_audit import CASES, audit_kernels, roofline_table, traffic_table
     from geomano_hpc.errors import GeomanoError
 
     typer.echo("counting memory traffic in Triton's interpreter: some minutes", err=True)
@@ -193,7 +193,7 @@ def _audit(compile_for_gpus: bool) -> None:
     if compile_for_gpus:
         typer.echo("compiling every kernel for six GPUs: some minutes", err=True)
         environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-        command = [sys.executable, "-m", "geomano_hpc.kernels.triton_compile"]
+        command = [sys.executable, "-m", "geomano_hpc.kernels.audit.compilation"]
         typer.echo("")
         if subprocess.run(command, env=environment, check=False).returncode:
             raise GeomanoError("a kernel does not compile: see above")

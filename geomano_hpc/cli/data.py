@@ -65,7 +65,7 @@ def generate(
     with abort_all(world):
         transforms = None
         if device is not None:
-            from geomano_hpc.data.torch_transforms import TorchTransforms
+            from geomano_hpc.data.torch_fft import TorchTransforms
 
             transforms = TorchTransforms(device, world.rank)
             typer.echo(f"rank {world.rank}: solving in batches with torch on {transforms.device}", err=True)

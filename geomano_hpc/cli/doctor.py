@@ -36,7 +36,7 @@ def doctor() -> None:
 
 
 def _versions() -> list[str]:
-    from geomano_hpc.training.environment import package_versions
+    from geomano_hpc.training.records.environment import package_versions
 
     return [", ".join(f"{name} {found or 'missing'}" for name, found in package_versions().items())]
 
@@ -65,9 +65,9 @@ def _training_step() -> list[str]:
 
     from geomano_hpc.config import GeomanoConfig, TrainingConfig
     from geomano_hpc.models import build_model
-    from geomano_hpc.training.engine import start_engine
-    from geomano_hpc.training.ranks import Ranks
-    from geomano_hpc.training.world import join
+    from geomano_hpc.training.distributed.ranks import Ranks
+    from geomano_hpc.training.distributed.world import join
+    from geomano_hpc.training.engines.engine import start_engine
 
     alone = Ranks(0, 1, 0)
     join(alone)
@@ -79,9 +79,9 @@ def _training_step() -> list[str]:
 
 
 def _deepspeed() -> list[str]:
-    from geomano_hpc.training.deepspeed_engine import import_deepspeed
-    from geomano_hpc.training.engine import pick_device
-    from geomano_hpc.training.ranks import Ranks
+    from geomano_hpc.training.distributed.ranks import Ranks
+    from geomano_hpc.training.engines.deepspeed import import_deepspeed
+    from geomano_hpc.training.engines.engine import pick_device
 
     device = pick_device(Ranks(0, 1, 0))
     return [f"version {import_deepspeed(device).__version__} on {device.type}"]

@@ -166,7 +166,7 @@ def logs(
     from geomano_hpc.launch.logs import follow as follow_file
     from geomano_hpc.launch.logs import last_lines, log_files, size_of
     from geomano_hpc.launch.status import run_status
-    from geomano_hpc.training.run_folder import RunFolder
+    from geomano_hpc.training.records.run_folder import RunFolder
 
     folder = RunFolder(find_run(run, runs))
     own = folder.logs / "train.log"

@@ -124,9 +124,9 @@ def tell_outcome(outcome: "Outcome", planned: int, folder: Path, cluster: str) -
 
 
 def _describe(planned: "list[PlannedRun]", folder: Path, cluster: str, name: str, profile: "ClusterProfile") -> None:
-    from geomano_hpc.report.cost import estimate
+    from geomano_hpc.report.estimate import estimate
     from geomano_hpc.slurm import SlurmJobs, sbatch_text, snapshot_path
-    from geomano_hpc.training.run_folder import RunFolder
+    from geomano_hpc.training.records.run_folder import RunFolder
 
     to_run = [run for run in planned if not RunFolder(folder / run.name).is_finished]
     waiting = {run.name for run in to_run}

@@ -63,7 +63,7 @@ def train(
         typer.echo(to_yaml(resolved), nl=False)
         return
     if print_model:
-        from geomano_hpc.models.flops import count_by_part, part_table
+        from geomano_hpc.models.common.flops import count_by_part, part_table
         from geomano_hpc.training.shapes import data_shape
 
         height, width, in_channels, out_channels = (*shape, 1) if shape else data_shape(resolved.data)
@@ -72,8 +72,8 @@ def train(
         return
     from geomano_hpc.launch.study import run_name
     from geomano_hpc.training import loop
-    from geomano_hpc.training.ranks import read_ranks
-    from geomano_hpc.training.run_folder import RunFolder
+    from geomano_hpc.training.distributed.ranks import read_ranks
+    from geomano_hpc.training.records.run_folder import RunFolder
 
     folder = RunFolder(out or runs / resolved.name / run_name({}, resolved))
     if profile:
@@ -104,12 +104,12 @@ def evaluate(
       geomano eval runs/darcy_smoke/seed-0_1a2b3c4d --resolution 85
       torchrun --nproc-per-node 4 -m geomano_hpc eval runs/navier_stokes/seed-0_1a2b3c4d
     """
-    from geomano_hpc.training.engine import pick_device
+    from geomano_hpc.training.distributed.ranks import read_ranks
+    from geomano_hpc.training.distributed.world import join
+    from geomano_hpc.training.engines.engine import pick_device
     from geomano_hpc.training.evaluate import evaluate as evaluate_split
     from geomano_hpc.training.evaluate import load_trained
-    from geomano_hpc.training.ranks import read_ranks
-    from geomano_hpc.training.run_folder import RunFolder
-    from geomano_hpc.training.world import join
+    from geomano_hpc.training.records.run_folder import RunFolder
 
     folder, ranks = RunFolder(run), read_ranks(os.environ)
     join(ranks)
@@ -146,7 +146,7 @@ def predict(
       geomano predict runs/navier_stokes/seed-0_1a2b3c4d --input frames.npy --frames 20 --out rollout.npy
     """
     from geomano_hpc.training.predict import predict_file
-    from geomano_hpc.training.run_folder import RunFolder
+    from geomano_hpc.training.records.run_folder import RunFolder
 
     target = out or input_.with_name(f"{input_.stem}_prediction.npy")
     shape = predict_file(RunFolder(run), input_, target, frames, best)

@@ -11,9 +11,9 @@ from torch import nn
 
 from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.kernels import gelu
-from geomano_hpc.models.encoder import Decoder, Encoder, Grid
-from geomano_hpc.models.geomamba import GeoMambaKernel
-from geomano_hpc.models.stack import LayerStack, keeping_inputs
+from geomano_hpc.models.parts.encoder import Decoder, Encoder, Grid
+from geomano_hpc.models.parts.geomamba import GeoMambaKernel
+from geomano_hpc.models.parts.stack import LayerStack, keeping_inputs
 
 
 class MLP(nn.Sequential):

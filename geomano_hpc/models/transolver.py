@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from geomano_hpc.config import TransolverConfig
-from geomano_hpc.models.stack import LayerStack
+from geomano_hpc.models.parts.stack import LayerStack
 
 
 class PhysicsAttention(nn.Module):

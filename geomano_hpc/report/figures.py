@@ -17,8 +17,8 @@ from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatt
 from geomano_hpc.atomic import replacing
 from geomano_hpc.report.runs import Variant
 from geomano_hpc.training.evaluate import load_trained
-from geomano_hpc.training.pictures import draw_fields, rows_of
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.pictures import draw_fields, rows_of
+from geomano_hpc.training.records.run_folder import RunFolder
 
 MOST_CURVES = 8
 _MOST_TICKS = 8

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from geomano_hpc.report.costs import Costs, costs_of
+from geomano_hpc.report.measured_costs import Costs, costs_of
 from geomano_hpc.report.published import (
     ABLATION,
     DEVIATION,

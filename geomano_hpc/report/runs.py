@@ -17,7 +17,7 @@ from geomano_hpc.errors import GeomanoError
 from geomano_hpc.launch.manifest import read_manifest
 from geomano_hpc.launch.status import RunStatus, study_status
 from geomano_hpc.report.published import differences, problem_of_recipe
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

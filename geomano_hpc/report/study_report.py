@@ -11,9 +11,9 @@ from geomano_hpc.atomic import write_text
 from geomano_hpc.errors import ConfigError, GeomanoError
 from geomano_hpc.launch.manifest import kept_study
 from geomano_hpc.launch.study import TableName
-from geomano_hpc.report.costs import last_start, place_of
 from geomano_hpc.report.figures import MOST_CURVES, Picture, loss_curves, predictions, scalability_curves
 from geomano_hpc.report.html import to_html
+from geomano_hpc.report.measured_costs import last_start, place_of
 from geomano_hpc.report.paper_tables import ablation_tables, efficiency_tables, error_bounds_table, main_table
 from geomano_hpc.report.published import TITLES
 from geomano_hpc.report.runs import Run, Variant, read_runs, variants_of

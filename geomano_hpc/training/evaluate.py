@@ -12,10 +12,10 @@ from geomano_hpc.data import load_split, load_splits, share_of_rank
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.models import build_model
-from geomano_hpc.training.ranks import Ranks
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.distributed.ranks import Ranks
+from geomano_hpc.training.records.run_folder import RunFolder
+from geomano_hpc.training.records.weights import load_weights, trained_grid
 from geomano_hpc.training.tasks import Network, Task
-from geomano_hpc.training.weights import load_weights, trained_grid
 
 
 @dataclass(frozen=True)

@@ -16,23 +16,23 @@ from geomano_hpc.data import Batch, GlobalBatch, load_splits
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import GeomanoError, PreemptedError
 from geomano_hpc.models import build_model, count_parameters
-from geomano_hpc.training.checkpoint import Checkpoint, Position, load_newest, save_checkpoint
-from geomano_hpc.training.engine import start_engine
-from geomano_hpc.training.environment import describe_environment
+from geomano_hpc.training.distributed.ranks import Ranks, read_ranks
+from geomano_hpc.training.distributed.watch import RankWatch, watching
+from geomano_hpc.training.distributed.world import fail_everywhere, join, wait_for_all
+from geomano_hpc.training.engines.engine import start_engine
+from geomano_hpc.training.engines.heap import keep_freed_memory
 from geomano_hpc.training.evaluate import Evaluation, evaluate
-from geomano_hpc.training.heap import keep_freed_memory
-from geomano_hpc.training.journal import Journal
-from geomano_hpc.training.metrics import EpochSums
-from geomano_hpc.training.profile import profiling
-from geomano_hpc.training.ranks import Ranks, read_ranks
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.checkpoint import Checkpoint, Position, load_newest, save_checkpoint
+from geomano_hpc.training.records.environment import describe_environment
+from geomano_hpc.training.records.journal import Journal
+from geomano_hpc.training.records.metrics import EpochSums
+from geomano_hpc.training.records.run_folder import RunFolder
+from geomano_hpc.training.records.weights import save_weights
 from geomano_hpc.training.signals import StopRequest, stop_requests
 from geomano_hpc.training.start import prepare, record_start, scan_backend
 from geomano_hpc.training.steps import Steps, Taken
 from geomano_hpc.training.tasks import Task
-from geomano_hpc.training.watch import RankWatch, watching
-from geomano_hpc.training.weights import save_weights
-from geomano_hpc.training.world import fail_everywhere, join, wait_for_all
+from geomano_hpc.training.trace import profiling
 
 logger = logging.getLogger(__name__)
 

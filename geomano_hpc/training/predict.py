@@ -12,11 +12,11 @@ from numpy.lib.format import open_memmap
 from geomano_hpc.atomic import replacing
 from geomano_hpc.errors import ConfigError, DataError
 from geomano_hpc.models import build_model
-from geomano_hpc.training.engine import pick_device
-from geomano_hpc.training.ranks import Ranks
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.distributed.ranks import Ranks
+from geomano_hpc.training.engines.engine import pick_device
+from geomano_hpc.training.records.run_folder import RunFolder
+from geomano_hpc.training.records.weights import load_alone
 from geomano_hpc.training.tasks import Task
-from geomano_hpc.training.weights import load_alone
 
 
 def predict_file(

@@ -11,9 +11,9 @@ from geomano_hpc.config import GeomanoConfig, Recipe
 from geomano_hpc.data import ensure_store
 from geomano_hpc.errors import DataError
 from geomano_hpc.kernels import BackendStatus, ready_backend
-from geomano_hpc.training.ranks import Ranks
-from geomano_hpc.training.run_folder import RunFolder
-from geomano_hpc.training.world import fail_everywhere, tell_all
+from geomano_hpc.training.distributed.ranks import Ranks
+from geomano_hpc.training.distributed.world import fail_everywhere, tell_all
+from geomano_hpc.training.records.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ import torch
 
 from geomano_hpc.config import Recipe
 from geomano_hpc.data import Batch, DataWait, GlobalBatch, share_of_rank, training_batches
-from geomano_hpc.training.checkpoint import Position
-from geomano_hpc.training.engine import Engine
-from geomano_hpc.training.metrics import EpochSums
-from geomano_hpc.training.profile import part
+from geomano_hpc.training.distributed.watch import RankWatch
+from geomano_hpc.training.engines.engine import Engine
+from geomano_hpc.training.records.checkpoint import Position
+from geomano_hpc.training.records.metrics import EpochSums
 from geomano_hpc.training.tasks import Task
-from geomano_hpc.training.watch import RankWatch
+from geomano_hpc.training.trace import part
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from geomano_hpc.config import Recipe
 from geomano_hpc.launch import Study
 from geomano_hpc.launch.claims import Claim
 from geomano_hpc.launch.status import run_status
-from geomano_hpc.training.run_folder import RunFolder
-from tests.written_runs import write_study
+from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.written_runs import write_study
 
 
 @pytest.fixture(autouse=True)

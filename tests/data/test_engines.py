@@ -16,7 +16,7 @@ from geomano_hpc.data import engines, load_splits, shards
 from geomano_hpc.data.engines import ENGINES, choose_engine, open_reader
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import BackendError, DataError
-from tests.stores import make_store
+from tests.support.stores import make_store
 
 
 def read(engine: str, path: Path, name: str, sample: int) -> np.ndarray:

@@ -21,9 +21,9 @@ from geomano_hpc.data.engines import ENGINES, ZarrReader
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.run_folder import RunFolder
-from tests.stores import make_store
-from tests.training_runs import curve
+from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.stores import make_store
+from tests.support.training_runs import curve
 
 
 def load(store: Path, **keys: Any) -> tuple[dict[str, Split], dict[str, Any]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from geomano_hpc.slurm.testbed.configuration import unused_ports
-from tests.stores import make_store
+from tests.support.stores import make_store
 
 RANK = """
 import sys, torch, torch.distributed as dist

@@ -10,7 +10,7 @@ from geomano_hpc.data_prep.convert import convert, read_fields
 from geomano_hpc.data_prep.problems import Problem, problem
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import ConfigError, DataError
-from tests.real_data import FOLDER, needs_real_data
+from tests.support.real_data import FOLDER, needs_real_data
 
 RNG = np.random.default_rng(0)
 FRAMES = RNG.standard_normal((6, 8, 5, 4)).astype(np.float32)  # sample x y t

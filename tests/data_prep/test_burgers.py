@@ -3,9 +3,9 @@ import pytest
 import torch
 from scipy.fft import irfft, rfft
 
-from geomano_hpc.data_prep import burgers
+from geomano_hpc.data_prep.generators import burgers
 from geomano_hpc.errors import DataError
-from tests.real_data import FOLDER, needs_real_data
+from tests.support.real_data import FOLDER, needs_real_data
 
 
 def cole_hopf(u0: np.ndarray, viscosity: float, t: float) -> np.ndarray:

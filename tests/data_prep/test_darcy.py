@@ -4,9 +4,9 @@ from scipy.io import loadmat
 from scipy.sparse import diags
 from scipy.sparse.linalg import spsolve
 
-from geomano_hpc.data_prep import darcy
+from geomano_hpc.data_prep.generators import darcy
 from geomano_hpc.errors import DataError
-from tests.real_data import FOLDER, needs_real_data
+from tests.support.real_data import FOLDER, needs_real_data
 
 
 def direct_solution(a: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from geomano_hpc.cli.app import main
-from geomano_hpc.data.torch_transforms import TorchTransforms
+from geomano_hpc.data.torch_fft import TorchTransforms
 from geomano_hpc.data_prep import generate as module
 from geomano_hpc.data_prep.generate import Generation, generate, make_samples, provenance, unfinished
 from geomano_hpc.errors import ConfigError, DataError

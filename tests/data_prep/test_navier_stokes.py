@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy.io import loadmat
 
-from geomano_hpc.data.torch_transforms import TorchTransforms
-from geomano_hpc.data_prep import navier_stokes
-from geomano_hpc.data_prep.vorticity import Solver
+from geomano_hpc.data.torch_fft import TorchTransforms
+from geomano_hpc.data_prep.generators import navier_stokes
+from geomano_hpc.data_prep.generators.vorticity import Solver
 from geomano_hpc.errors import BackendError, DataError
-from tests.real_data import FOLDER, needs_real_data
+from tests.support.real_data import FOLDER, needs_real_data
 
 
 def solve(solver: Solver, w0: np.ndarray, t: float) -> np.ndarray:

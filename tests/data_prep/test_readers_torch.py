@@ -14,7 +14,7 @@ import torch
 
 from geomano_hpc.data_prep.readers import open_variable, read_field, variable_names
 from geomano_hpc.errors import DataError
-from tests.real_data import FOLDER, needs_real_data
+from tests.support.real_data import FOLDER, needs_real_data
 
 
 @needs_real_data

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from geomano_hpc.errors import BackendError, ConfigError
-from geomano_hpc.kernels import ScanOrder, backends, choose_backend, cpu_extension, geo_scan, order_set
-from tests.scan_inputs import ALL_EIGHT, PAPER, assert_like_reference, random_inputs, scan_and_gradients
+from geomano_hpc.kernels import ScanOrder, backends, choose_backend, geo_scan, order_set
+from geomano_hpc.kernels.cpu import extension as cpu_extension
+from tests.support.scan_inputs import ALL_EIGHT, PAPER, assert_like_reference, random_inputs, scan_and_gradients
 
 FLOAT32 = 1e-5  # reached: 2e-7 (y) to 2e-6 (sums over the grid)
 BACKENDS = ["cpu", "torch"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from geomano_hpc.errors import BackendError
-from geomano_hpc.kernels import cpu_extension
+from geomano_hpc.kernels.cpu import extension as cpu_extension
 
 PATIENCE = 1200.0  # seconds, for a slow and busy machine
 SCAN = """
@@ -90,7 +90,7 @@ def test_process_can_compile_again_after_a_failure(tmp_path: Path) -> None:
     program = """
 import os, sys
 from geomano_hpc.errors import BackendError
-from geomano_hpc.kernels import cpu_extension
+from geomano_hpc.kernels.cpu import extension as cpu_extension
 os.environ["CXX"] = sys.argv[1]
 try:
     cpu_extension.load_library()

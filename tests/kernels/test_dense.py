@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from geomano_hpc.errors import BackendError
-from geomano_hpc.kernels import backends, conv_silu, cpu_extension, dense, gelu, norm_gate
+from geomano_hpc.kernels import backends, conv_silu, dense, gelu, norm_gate
+from geomano_hpc.kernels.cpu import extension as cpu_extension
 
 Operation = Callable[..., torch.Tensor]
 EPSILON = 1e-5

@@ -5,8 +5,8 @@ import torch
 
 from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.kernels import geo_scan
-from geomano_hpc.models.geomamba import GeoMambaKernel
-from tests.scan_inputs import PAPER, random_inputs, scan_and_gradients
+from geomano_hpc.models.parts.geomamba import GeoMambaKernel
+from tests.support.scan_inputs import PAPER, random_inputs, scan_and_gradients
 
 CODES = [order.code for order in PAPER]
 

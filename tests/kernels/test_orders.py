@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from geomano_hpc.kernels import ScanOrder, order_set
-from tests.scan_inputs import ALL_EIGHT
+from tests.support.scan_inputs import ALL_EIGHT
 
 
 def traversal(order: ScanOrder, height: int = 3, width: int = 3) -> list[int]:

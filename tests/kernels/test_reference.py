@@ -8,7 +8,7 @@ import torch
 
 from geomano_hpc.kernels import ScanOrder, geo_scan, order_set
 from geomano_hpc.kernels.reference import recursion_1d, recursion_2d
-from tests.scan_inputs import random_inputs
+from tests.support.scan_inputs import random_inputs
 
 
 def scan_point_by_point(

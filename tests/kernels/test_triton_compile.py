@@ -14,7 +14,7 @@ def test_every_kernel_compiles_without_spills() -> None:
     # Without coverage, which would only slow the compiler's passes down.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     environment = {name: value for name, value in inherited.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "geomano_hpc.kernels.triton_compile", "--json"]
+    command = [sys.executable, "-m", "geomano_hpc.kernels.audit.compilation", "--json"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-4000:]
     rows = json.loads(run.stdout)

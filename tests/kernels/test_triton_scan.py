@@ -17,7 +17,7 @@ from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.orders import ORDER_SETS, ScanOrder
 from geomano_hpc.kernels.reference import geo_scan_reference, time_step
-from tests.scan_inputs import assert_like_reference, random_inputs
+from tests.support.scan_inputs import assert_like_reference, random_inputs
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -50,8 +50,9 @@ else:
     import triton
     from triton.runtime import interpreter
 
-    from geomano_hpc.kernels import triton_scan, triton_traffic
-    from geomano_hpc.kernels.triton_blocks import Blocks, backward_blocks, forward_blocks
+    from geomano_hpc.kernels.audit import traffic as triton_traffic
+    from geomano_hpc.kernels.triton import scan as triton_scan
+    from geomano_hpc.kernels.triton.blocks import Blocks, backward_blocks, forward_blocks
 
     ALL_ORDERS = tuple(ScanOrder.from_code(code) for code in range(8))
     SEQUENCE_TILES, GRID_TILES = Blocks(1, 16, 4, bundle=2), Blocks(2, 8, 4, bundle=2, sweep_positions=4)

@@ -22,8 +22,8 @@ from geomano_hpc.launch.manifest import keep_in_manifest, read_manifest, runs_of
 from geomano_hpc.launch.retry import retry, runs_to_retry
 from geomano_hpc.launch.run import Outcome, keep_plan, run_here
 from geomano_hpc.launch.status import cancelled_file, run_status, study_status
-from geomano_hpc.training.run_folder import RunFolder
-from tests.training_runs import starts
+from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.training_runs import starts
 
 
 @pytest.fixture

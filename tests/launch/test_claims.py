@@ -16,8 +16,8 @@ from geomano_hpc.launch import Study, plan
 from geomano_hpc.launch.claims import Claim, claimed_runs, deciding
 from geomano_hpc.launch.run import keep_plan
 from geomano_hpc.launch.status import study_status
-from geomano_hpc.training.run_folder import run_folders
-from tests.training_runs import starts
+from geomano_hpc.training.records.run_folder import run_folders
+from tests.support.training_runs import starts
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from geomano_hpc.launch import Study, plan
 from geomano_hpc.launch.job import TrainRun, failure_file
 from geomano_hpc.launch.run import run_here, share_of_machine
 from geomano_hpc.launch.status import run_status, study_status
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 
 
 @pytest.fixture

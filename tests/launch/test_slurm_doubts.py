@@ -15,7 +15,7 @@ from geomano_hpc.launch import Study, plan, run
 from geomano_hpc.launch.logs import JOB_FILE
 from geomano_hpc.launch.status import cancelled_file, run_status
 from geomano_hpc.slurm import ClusterProfile
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 
 Program = Callable[[str, str], None]
 

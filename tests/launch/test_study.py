@@ -9,7 +9,7 @@ from geomano_hpc.launch import Study, load_study, plan, study_names, with_overri
 from geomano_hpc.launch.run import keep_plan
 from geomano_hpc.launch.study import digest
 from geomano_hpc.report.published import ABLATION
-from tests.untraced import seconds_of
+from tests.support.untraced import seconds_of
 
 
 def test_main_studies_repeat_the_papers_recipes_with_five_seeds() -> None:

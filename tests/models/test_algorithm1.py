@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from geomano_hpc.config import GeomanoConfig
-from geomano_hpc.models.geomamba import GeoMambaKernel
 from geomano_hpc.models.geomano import GeoMaNOLayer
+from geomano_hpc.models.parts.geomamba import GeoMambaKernel
 
 H, W = 3, 4
 

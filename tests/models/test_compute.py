@@ -8,8 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from geomano_hpc.config import ComputeConfig, FnoConfig, GeomanoConfig, ModelConfig, TransolverConfig
 from geomano_hpc.data import Normaliser, Split
-from geomano_hpc.models import build_model, geomamba, geomano
-from geomano_hpc.models.stack import checkpoint_layers, compile_dense_parts
+from geomano_hpc.models import build_model, geomano
+from geomano_hpc.models.parts import geomamba
+from geomano_hpc.models.parts.stack import checkpoint_layers, compile_dense_parts
 from geomano_hpc.training.tasks import Task
 
 MODELS: list[ModelConfig] = [

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.models import build_model
-from geomano_hpc.models.geomamba import GeoMambaKernel
+from geomano_hpc.models.parts.geomamba import GeoMambaKernel
 
 
 def of_domain(domain: str, **changes: object) -> GeomanoConfig:

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.models import build_model
-from geomano_hpc.models.encoder import GlobalMix, LocalMix
-from geomano_hpc.models.patches import from_patches, patch_grid, to_patches
+from geomano_hpc.models.parts.encoder import GlobalMix, LocalMix
+from geomano_hpc.models.parts.patches import from_patches, patch_grid, to_patches
 
 
 def small(**changes: object) -> GeomanoConfig:

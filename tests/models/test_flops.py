@@ -2,7 +2,7 @@ import pytest
 
 from geomano_hpc.config import FnoConfig, GeomanoConfig, TransolverConfig, load_recipe
 from geomano_hpc.models import build_model, count_parameters
-from geomano_hpc.models.flops import count_by_part, part_table, scan_flops
+from geomano_hpc.models.common.flops import count_by_part, part_table, scan_flops
 
 
 def test_parameters_by_part_add_up() -> None:

@@ -7,7 +7,7 @@ from torch import nn
 
 from geomano_hpc.config import GeomanoConfig, load_recipe
 from geomano_hpc.models import build_model
-from geomano_hpc.models.geomamba import GeoMambaKernel
+from geomano_hpc.models.parts.geomamba import GeoMambaKernel
 
 VARIANTS: dict[str, dict[str, object]] = {
     "paper_2d": {"kind": "2d", "correction": "0011"},

@@ -9,8 +9,8 @@ import pytest
 
 from geomano_hpc.launch import Study
 from geomano_hpc.report.study_report import write_report
-from tests.browser import Page, browser
-from tests.written_runs import write_study
+from tests.support.browser import Page, browser
+from tests.support.written_runs import write_study
 
 
 def evaluate(page: Page, expression: str) -> Any:

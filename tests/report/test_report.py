@@ -9,16 +9,16 @@ import pytest
 from geomano_hpc.config import Recipe
 from geomano_hpc.errors import ConfigError, GeomanoError
 from geomano_hpc.launch import Study, load_study, plan
-from geomano_hpc.report.cost import estimate
+from geomano_hpc.report.estimate import estimate
 from geomano_hpc.report.published import differences
 from geomano_hpc.report.runs import read_runs, variants_of
 from geomano_hpc.report.study_report import Report, make_report, write_report
 from geomano_hpc.report.table import Cell, Table
 from geomano_hpc.slurm import load_profile
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.run_folder import RunFolder
-from tests.untraced import seconds_of
-from tests.written_runs import write_study
+from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.untraced import seconds_of
+from tests.support.written_runs import write_study
 
 
 def table(report: Report, name: str) -> list[list[str]]:

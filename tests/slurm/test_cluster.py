@@ -16,9 +16,9 @@ from geomano_hpc.launch.status import study_status
 from geomano_hpc.slurm import snapshot_code
 from geomano_hpc.slurm.testbed import Testbed
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.run_folder import RunFolder
-from tests.slurm_jobs import SubmittedRun, full_speed, profile, submit_study, wait_for
-from tests.training_runs import changed, curve, starts
+from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.slurm_jobs import SubmittedRun, full_speed, profile, submit_study, wait_for
+from tests.support.training_runs import changed, curve, starts
 
 
 def assert_undisturbed(run: SubmittedRun, undisturbed: RunFolder) -> None:

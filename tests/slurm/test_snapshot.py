@@ -3,11 +3,11 @@ import sys
 from pathlib import Path
 
 from geomano_hpc.slurm import snapshot_code, snapshot_path
-from geomano_hpc.training.revision import git_revision
+from geomano_hpc.training.records.revision import git_revision
 
 EVERY_PART = "import geomano_hpc.launch.job, geomano_hpc.kernels, geomano_hpc.data_prep.convert, geomano_hpc.slurm"
 WHERE = "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('geomano_hpc')), sep='\\n')"
-REVISION = "from geomano_hpc.training.revision import git_revision; print(git_revision())"
+REVISION = "from geomano_hpc.training.records.revision import git_revision; print(git_revision())"
 
 
 def python(program: str, code: Path) -> str:

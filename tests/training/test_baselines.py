@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from geomano_hpc.config import Recipe
+from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.evaluate import load_trained, mean_error
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.ranks import Ranks
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 
 MODELS = {
     "transolver": {"depth": 1, "embedding": 16, "heads": 2, "slices": 4},

@@ -10,7 +10,7 @@ from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.training.evaluate import load_trained
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 
 
 def test_lines_are_converted_trained_on_and_judged_at_another_resolution(tiny_recipe: Recipe, tmp_path: Path) -> None:

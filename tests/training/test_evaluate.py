@@ -11,10 +11,10 @@ from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.generate import Generation, generate
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.errors import ConfigError, GeomanoError
+from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.evaluate import load_trained, mean_error
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.ranks import Ranks
-from geomano_hpc.training.run_folder import RunFolder, run_folders
+from geomano_hpc.training.records.run_folder import RunFolder, run_folders
 
 
 def test_evaluation_gives_the_number_of_the_result(tiny_recipe: Recipe, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 PROGRAM = """
 import resource, sys
 import torch
-from geomano_hpc.training.heap import keep_freed_memory
+from geomano_hpc.training.engines.heap import keep_freed_memory
 
 did = keep_freed_memory() if sys.argv[1] == "keep" else None
 for step in range(8):
@@ -46,7 +46,7 @@ def test_more_than_two_gigabytes_are_kept() -> None:
     program = """
 import ctypes
 from pathlib import Path
-from geomano_hpc.training.heap import keep_freed_memory
+from geomano_hpc.training.engines.heap import keep_freed_memory
 
 keep_freed_memory()
 malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free

@@ -18,13 +18,13 @@ from geomano_hpc.config import Recipe, TrainingConfig, load_recipe, to_yaml
 from geomano_hpc.data import Batch, GlobalBatch
 from geomano_hpc.errors import ConfigError, GeomanoError
 from geomano_hpc.training import loop, steps
-from geomano_hpc.training.engine import start_engine
+from geomano_hpc.training.distributed.ranks import Ranks
+from geomano_hpc.training.distributed.world import join
+from geomano_hpc.training.engines.engine import start_engine
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.metrics import EpochSums
-from geomano_hpc.training.ranks import Ranks
-from geomano_hpc.training.run_folder import RunFolder
-from geomano_hpc.training.world import join
-from tests.training_runs import changed, curve
+from geomano_hpc.training.records.metrics import EpochSums
+from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.training_runs import changed, curve
 
 
 def test_run_folder_is_complete(tiny_recipe: Recipe, tmp_path: Path) -> None:

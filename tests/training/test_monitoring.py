@@ -21,10 +21,10 @@ from geomano_hpc.cli.app import main
 from geomano_hpc.config import Recipe, load_recipe, to_yaml
 from geomano_hpc.slurm.testbed.configuration import unused_ports
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.pictures import energy_spectrum
-from geomano_hpc.training.run_folder import RunFolder
-from tests.browser import browser
-from tests.training_runs import changed
+from geomano_hpc.training.records.pictures import energy_spectrum
+from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.browser import browser
+from tests.support.training_runs import changed
 
 
 @pytest.fixture(scope="module")

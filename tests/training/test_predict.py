@@ -14,7 +14,7 @@ from geomano_hpc.errors import ConfigError, DataError, GeomanoError
 from geomano_hpc.training.evaluate import load_trained
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.predict import predict_file
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 
 CPU = torch.device("cpu")
 

@@ -3,8 +3,8 @@
 import pytest
 
 from geomano_hpc.errors import GeomanoError
-from geomano_hpc.training.ranks import Ranks, first_host, meeting_point, read_ranks
-from geomano_hpc.training.world import fair_share
+from geomano_hpc.training.distributed.ranks import Ranks, first_host, meeting_point, read_ranks
+from geomano_hpc.training.distributed.world import fair_share
 
 MASTER = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 SRUN = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}

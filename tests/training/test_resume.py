@@ -21,8 +21,8 @@ from geomano_hpc.errors import DataError, GeomanoError, PreemptedError
 from geomano_hpc.training import loop, steps
 from geomano_hpc.training.evaluate import Evaluation
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.run_folder import RunFolder
-from tests.training_runs import changed, what_a_run_computed
+from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.training_runs import changed, what_a_run_computed
 
 STEPS = 9  # of the tiny recipe: three epochs of three
 
@@ -211,9 +211,9 @@ import torch
 torch.set_num_threads(1)
 from geomano_hpc.config import load_recipe
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder
 from pathlib import Path
-import geomano_hpc.training.pictures, torch.utils.tensorboard
+import geomano_hpc.training.records.pictures, torch.utils.tensorboard
 
 recipe, first, every = load_recipe("recipe.yaml", []), int(sys.argv[1]), int(sys.argv[2])
 EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 
 from geomano_hpc.config import Recipe, load_recipe
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.run_folder import RunFolder
-from tests.forked_ranks import farm
-from tests.training_runs import changed, curve, step_losses
+from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.forked_ranks import farm
+from tests.support.training_runs import changed, curve, step_losses
 
 GOLDEN = Path(__file__).parents[1] / "assets" / "losses"
 STEPS = 20

@@ -13,9 +13,9 @@ import pytest
 
 from geomano_hpc.config import Recipe, to_yaml
 from geomano_hpc.slurm.testbed.configuration import unused_ports
-from geomano_hpc.training.run_folder import RunFolder
-from tests.forked_ranks import Farm, farm
-from tests.training_runs import TWO_RANKS, changed, curve, run, step_losses, two_ranks
+from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.forked_ranks import Farm, farm
+from tests.support.training_runs import TWO_RANKS, changed, curve, run, step_losses, two_ranks
 
 TRAIN = ("-m", "geomano_hpc", "train", "recipe.yaml", "--out", "run")
 TWO_HERE = ("--num_gpus", "2", "--master_port", str(unused_ports(1)[0]))

@@ -18,7 +18,7 @@ class SlowEngine(importlib.abc.MetaPathFinder):
     """Finds the module of the training engine as usual, and changes its `step` when it is imported."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != "geomano_hpc.training.engine":
+        if name != "geomano_hpc.training.engines.engine":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

@@ -1,0 +1,1 @@
+"""Solvers that make raw fields: one file for each problem."""

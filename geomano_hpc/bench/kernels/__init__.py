@@ -1,0 +1,1 @@
+"""Speed, memory and GPU audit of the scan backends."""

@@ -1,0 +1,1 @@
+"""Training against Transolver: time, memory, and what the loop adds."""

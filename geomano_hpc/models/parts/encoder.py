@@ -1,0 +1,142 @@
+"""Geometry-aware encoder and decoder (section "Geometry-Aware Encoder and Decoder").
+
+    encoder  Y = Linear(X),          W = Softmax(Linear(Y)),  Z = LayerNorm(W^T Y)
+    decoder  W = Softmax(Linear(Z)), Y = W^T Z,               X = Linear(LayerNorm(Y))
+
+(Our reading of the decoder: a LayerNorm last, as printed, would return a constant for one output channel.) The
+variants differ in where W may look, which is a mixing of its own:
+
+    pointwise  a patch is a point: W is one and is left out
+    local      W lives inside each patch, a softmax over its points for each feature; ours, it keeps the geometry
+    global     the paper's literal W in R^{P x L}: every patch mixes the whole domain
+
+Axes: B batch, H x W grid points (P in all), h x w patches (L in all), p points of a patch, D embedding, C channels.
+"""
+
+import torch
+from torch import nn
+
+from geomano_hpc.config import GeomanoConfig
+from geomano_hpc.models.parts.patches import Sides, from_patches, patch_grid, to_patches
+from geomano_hpc.models.parts.position import PositionalEncoding
+
+Grid = tuple[int, int]
+
+
+class Encoder(nn.Module):
+    """Lifting, mixing into patches, positional encoding where asked for, LayerNorm."""
+
+    def __init__(self, config: GeomanoConfig, in_channels: int, grid: Grid | None) -> None:
+        super().__init__()
+        D = config.embedding
+        self.lift = nn.Sequential(nn.Linear(in_channels, D), nn.GELU(), nn.Linear(D, D))
+        self.mix: nn.Module | None = None
+        if config.encoder == "local":
+            self.mix = LocalMix(D, _sides(config))
+        elif config.encoder == "global":
+            self.mix = GlobalMix(D, _sides(config), _known(grid))
+        self.position = PositionalEncoding(D) if config.positional_encoding else None
+        self.norm = nn.LayerNorm(D)
+
+    def forward(self, x_BHWC: torch.Tensor) -> torch.Tensor:
+        z_BhwD = self.lift(x_BHWC)
+        if self.mix is not None:
+            z_BhwD = self.mix(z_BhwD)
+        if self.position is not None:
+            z_BhwD = z_BhwD + self.position(z_BhwD)
+        return self.norm(z_BhwD)
+
+
+class Decoder(nn.Module):
+    """Patches back to points, LayerNorm, projection."""
+
+    def __init__(self, config: GeomanoConfig, out_channels: int, grid: Grid | None) -> None:
+        super().__init__()
+        D = config.embedding
+        self.spread: nn.Module | None = None
+        if config.encoder == "local":
+            self.spread = LocalSpread(D, _sides(config))
+        elif config.encoder == "global":
+            self.spread = GlobalSpread(D, _known(grid))
+        self.norm = nn.LayerNorm(D)
+        self.project = nn.Linear(D, out_channels)
+
+    def forward(self, z_BhwD: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        y_BHWD = z_BhwD if self.spread is None else self.spread(z_BhwD, height, width)
+        return self.project(self.norm(y_BHWD))
+
+
+class LocalMix(nn.Module):
+    """Z = W^T Y with W a softmax over the points of each patch, for each feature."""
+
+    def __init__(self, D: int, sides: Sides) -> None:
+        super().__init__()
+        self.sides = sides
+        self.weights = nn.Linear(D, D)
+
+    def forward(self, y_BHWD: torch.Tensor) -> torch.Tensor:
+        y_BhwpD = to_patches(y_BHWD, self.sides)
+        return (self.weights(y_BhwpD).softmax(dim=-2) * y_BhwpD).sum(dim=-2)
+
+
+class LocalSpread(nn.Module):
+    """Y = W^T Z with W a softmax over the points of each patch, for each feature."""
+
+    def __init__(self, D: int, sides: Sides) -> None:
+        super().__init__()
+        self.sides = sides
+        self.weights = nn.Linear(D, sides[0] * sides[1] * D)
+
+    def forward(self, z_BhwD: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        w_BhwpD = self.weights(z_BhwD).unflatten(-1, (self.sides[0] * self.sides[1], -1)).softmax(dim=-2)
+        return from_patches(w_BhwpD * z_BhwD.unsqueeze(-2), self.sides, height, width)
+
+
+class GlobalMix(nn.Module):
+    """Z = W^T Y with W in R^{P x L}, a softmax over all points: a patch is a weighted mean of the domain."""
+
+    def __init__(self, D: int, sides: Sides, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+        self.patches = patch_grid(*grid, sides)
+        self.weights = nn.Linear(D, self.patches[0] * self.patches[1])
+
+    def forward(self, y_BHWD: torch.Tensor) -> torch.Tensor:
+        _check_grid(self.grid, tuple(y_BHWD.shape[1:3]))
+        y_BPD = y_BHWD.flatten(1, 2)
+        w_BPL = self.weights(y_BPD).softmax(dim=1)
+        return (w_BPL.mT @ y_BPD).unflatten(1, self.patches)
+
+
+class GlobalSpread(nn.Module):
+    """Y = W^T Z with W in R^{L x P}, a softmax over all patches: a point is a weighted mean of the patches."""
+
+    def __init__(self, D: int, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+        self.weights = nn.Linear(D, grid[0] * grid[1])
+
+    def forward(self, z_BhwD: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        _check_grid(self.grid, (height, width))
+        z_BLD = z_BhwD.flatten(1, 2)
+        w_BLP = self.weights(z_BLD).softmax(dim=1)
+        return (w_BLP.mT @ z_BLD).unflatten(1, (height, width))
+
+
+def _sides(config: GeomanoConfig) -> Sides:
+    """Patches of a line are pieces of it; the grid of a 1D domain is 1 x L."""
+    return (1 if config.domain == "1d" else config.patch), config.patch
+
+
+def _known(grid: Grid | None) -> Grid:
+    if grid is None:
+        raise ValueError("encoder global ties its weights to one grid: build the model with grid=(H, W)")
+    return grid
+
+
+def _check_grid(expected: Grid, found: tuple[int, ...]) -> None:
+    if found != expected:
+        raise ValueError(
+            f"encoder global is tied to the grid of its training, {expected[0]} x {expected[1]}, and was given "
+            f"{found[0]} x {found[1]}; encoder pointwise or local takes any grid"
+        )

@@ -1,0 +1,96 @@
+"""GeoMamba kernel (Algorithm 1): the four-way scan with its projections, convolution and gate.
+
+Axes: B batch, h x w patch grid, D embedding, E = expand * D channels of the scan, K directions, N dstates, r rank of
+the time step.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from geomano_hpc.config import GeomanoConfig
+from geomano_hpc.kernels import conv_silu, geo_scan, norm_gate, order_set
+from geomano_hpc.models.parts.stack import keeping_inputs
+
+
+class GeoMambaKernel(nn.Module):
+    """Algorithm 1. Mamba's initialisation of dt, A and D; the correction R is absent, a fixed mask, or learnable."""
+
+    R: torch.Tensor | None
+
+    def __init__(self, config: GeomanoConfig) -> None:
+        super().__init__()
+        self.kind = config.kind
+        self.correction_form = config.correction_form
+        self.backend = config.scan_backend
+        self.orders = order_set(config.orders)
+        K, N = len(self.orders), config.dstate
+        D = config.embedding
+        E = config.expand * D
+        self.dt_rank = math.ceil(D / 16)
+        self.dstate = N
+
+        self.in_projection = nn.Linear(D, E)
+        self.convolution = nn.Conv2d(E, E, kernel_size=3, padding=1, groups=E)
+        self.scan_projection = nn.Linear(E, K * (self.dt_rank + 2 * N), bias=False)
+        self.dt_weight = nn.Parameter(_dt_weight(K, E, self.dt_rank))
+        self.dt_bias = nn.Parameter(_dt_bias(K, E))
+        self.A_log = nn.Parameter(torch.log(torch.arange(1.0, N + 1)).expand(K, E, N).clone())
+        self.skip = nn.Parameter(torch.ones(K, E))
+        if config.correction == "learnable":
+            self.R = nn.Parameter(torch.zeros(K, E, N))  # zero is the vanilla SSM
+        elif config.correction == "none":
+            self.R = None
+        else:
+            mask_K = torch.tensor([float(digit) for digit in config.correction])
+            self.register_buffer("R", mask_K[:, None, None].expand(K, E, N).clone(), persistent=False)
+        self.norm = nn.LayerNorm(E)
+        self.out_projection = nn.Linear(E, D)
+
+    def forward(
+        self, z_BhwD: torch.Tensor, pre_norm: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """`pre_norm` of a layer is computed again in the backward, like what else costs little."""
+        z_BhwE = keeping_inputs(lambda z: self.in_projection(z if pre_norm is None else pre_norm(z)), z_BhwD)
+        x_BhwE, projected = keeping_inputs(self._scan_inputs, z_BhwE)
+
+        per_direction = projected.unflatten(-1, (len(self.orders), -1))
+        dt, B, C = per_direction.split([self.dt_rank, self.dstate, self.dstate], dim=-1)
+        y_BhwE = geo_scan(
+            x_BhwE,
+            dt,
+            -torch.exp(self.A_log),
+            B,
+            C,
+            D=self.skip,
+            R=self.R,
+            dt_bias=self.dt_bias,
+            dt_weight=self.dt_weight,
+            orders=self.orders,
+            kind=self.kind,
+            correction=self.correction_form,
+            backend=self.backend,
+        )
+        return keeping_inputs(self._gated, y_BhwE, z_BhwE)
+
+    def _scan_inputs(self, z_BhwE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        bias = self.convolution.bias
+        assert bias is not None
+        x_BhwE = conv_silu(z_BhwE, self.convolution.weight, bias, self.backend)
+        return x_BhwE, self.scan_projection(x_BhwE)
+
+    def _gated(self, y_BhwE: torch.Tensor, z_BhwE: torch.Tensor) -> torch.Tensor:
+        gated = norm_gate(y_BhwE, z_BhwE, self.norm.weight, self.norm.bias, self.norm.eps, self.backend)
+        return self.out_projection(gated)
+
+
+def _dt_weight(K: int, E: int, rank: int) -> torch.Tensor:
+    return torch.empty(K, E, rank).uniform_(-(rank**-0.5), rank**-0.5)
+
+
+def _dt_bias(K: int, E: int, smallest: float = 1e-3, largest: float = 1e-1) -> torch.Tensor:
+    """softplus(bias) is log-uniform between the smallest and the largest time step, as in Mamba."""
+    dt = torch.exp(torch.empty(K, E).uniform_(math.log(smallest), math.log(largest)))
+    return dt + torch.log(-torch.expm1(-dt))  # inverse of softplus

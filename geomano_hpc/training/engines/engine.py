@@ -1,0 +1,157 @@
+"""What the loop needs of an engine: gradients over ranks, clipped optimiser steps, and its whole state in one place.
+
+Two engines do it: DeepSpeed (deepspeed_engine.py) and plain torch (torch_engine.py). Both step AdamW and OneCycleLR as
+the benchmark does, in float32, and give the same losses.
+"""
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from geomano_hpc.config import TrainingConfig
+from geomano_hpc.training.distributed.ranks import Ranks
+from geomano_hpc.training.tasks import Network
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of each parameter, besides its count of steps
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """Weights and optimiser of a training, whole: no trace of how many ranks it was parted over, or of the engine."""
+
+    weights: dict[str, torch.Tensor]
+    moments: dict[str, torch.Tensor]  # <parameter>.exp_avg, <parameter>.exp_avg_sq; empty before the first step
+    record: dict[str, Any]  # plain numbers: AdamW's steps and groups, the scheduler, the loss scale of float16
+
+
+class Engine(ABC):
+    """Every method is called by every rank, in the same order."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        schedule: "Schedule",
+        ranks: Ranks,
+        device: torch.device,
+    ) -> None:
+        self.model, self.optimizer, self.schedule, self.ranks, self.device = model, optimizer, schedule, ranks, device
+
+    @property
+    @abstractmethod
+    def network(self) -> Network:
+        """The model as the training calls it."""
+
+    @property
+    def evaluation_network(self) -> Network:
+        """The model as evaluations call it."""
+        return self.model
+
+    def part(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        """Forward and backward of a part of a batch happen in it."""
+        return contextlib.nullcontext()
+
+    @abstractmethod
+    def backward(self, summed_loss: torch.Tensor, last: bool) -> None:
+        """Add the gradient of a sum over samples; `last` of the parts of a batch brings the gradients together."""
+
+    @abstractmethod
+    def _apply(self) -> float:
+        """Clip and step the optimiser unless the gradient is not finite. Returns its norm before clipping."""
+
+    def step(self) -> float:
+        """One optimiser and scheduler step. Returns the gradient's norm; if that is not finite, nothing has changed."""
+        norm = self._apply()
+        if math.isfinite(norm):
+            self.schedule.step()
+        return norm
+
+    @abstractmethod
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The whole weights on the CPU, on rank 0 at least."""
+
+    @abstractmethod
+    def state(self) -> EngineState: ...
+
+    @abstractmethod
+    def load(self, state: EngineState) -> None: ...
+
+    def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
+        if self.ranks.world_size > 1:
+            torch.distributed.all_reduce(values)
+        return values
+
+
+class Schedule:
+    """OneCycleLR, stepped per batch: learning rate and first beta of AdamW."""
+
+    _CHANGED = ("lr", "betas")
+
+    def __init__(self, optimizer: torch.optim.Optimizer, peak: float, total_steps: int) -> None:
+        self._optimizer = optimizer
+        self._scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=peak, total_steps=total_steps)
+
+    @property
+    def lr(self) -> float:
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def step(self) -> None:
+        self._scheduler.step()
+
+    def record(self) -> dict[str, Any]:
+        (group,) = self._optimizer.param_groups
+        return {"steps": self._scheduler.last_epoch, "group": {name: group[name] for name in self._CHANGED}}
+
+    def restore(self, record: dict[str, Any]) -> None:
+        self._scheduler.last_epoch = record["steps"]
+        self._scheduler._step_count = record["steps"] + 1
+        (group,) = self._optimizer.param_groups
+        group.update(lr=record["group"]["lr"], betas=tuple(record["group"]["betas"]))
+        self._scheduler._last_lr = [group["lr"]]
+
+
+def make_optimizer(
+    model: nn.Module, config: TrainingConfig, total_steps: int
+) -> tuple[torch.optim.Optimizer, Schedule]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    return optimizer, Schedule(optimizer, config.lr, total_steps)
+
+
+def clip_whole_gradients(model: nn.Module, largest: float | None) -> float:
+    """The norm of the gradient, which is clipped at `largest`, or removed where it is not finite: no step follows."""
+    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    found = float(norm)
+    if not math.isfinite(found):
+        model.zero_grad(set_to_none=True)
+    elif largest is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm)
+    return found
+
+
+def pick_device(ranks: Ranks) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    # A launcher may show each rank all GPUs of the node, or only its own.
+    device = torch.device("cuda", ranks.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def start_engine(
+    model: nn.Module, config: TrainingConfig, total_steps: int, ranks: Ranks, precision: str = "float32"
+) -> Engine:
+    device = pick_device(ranks)
+    model.to(device)
+    if config.engine == "torch":
+        from geomano_hpc.training.engines.torch import TorchEngine
+
+        return TorchEngine(model, config, total_steps, ranks, device, precision)
+    from geomano_hpc.training.engines.deepspeed import DeepSpeedEngine
+
+    return DeepSpeedEngine(model, config, total_steps, ranks, device, precision)

@@ -1,0 +1,1 @@
+"""What a run leaves behind: its folder, checkpoints, weights, metrics, curves, pictures."""

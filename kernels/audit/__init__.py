@@ -1,0 +1,1 @@
+"""What can be known of the Triton kernels without a GPU: compilation and memory traffic."""

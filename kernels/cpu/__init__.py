@@ -1,0 +1,1 @@
+"""The scan and what stands between matrix products in C++, for CPUs."""
