@@ -86,7 +86,6 @@ def backend_statuses(device: str | None = None) -> list[BackendStatus]:
     return [BackendStatus(name, *status(device or default_device())) for name, status in _STATUS.items()]
 
 
-@torch.compiler.assume_constant_result  # torch.compile need not look inside
 def choose_backend(requested: str, device: str | None = None) -> str:
     """The backend for tensors on a device. `auto` takes the fastest that is available, which is never Triton's
     interpreter, and logs it once; a name is taken or refused."""
@@ -115,6 +114,6 @@ def ready_backend(requested: str, device: str | None = None) -> BackendStatus:
     return next(status for status in backend_statuses(device) if status.name == name)
 
 
-def load_backend(name: str) -> Backend:
-    """Only the module that is used: Triton takes a second to import."""
-    return importlib.import_module(f"geomano_hpc.kernels.{name}.scan")
+def load_backend(requested: str, device: str) -> Backend:
+    """The module that computes on a device, and no other: Triton takes a second to import."""
+    return importlib.import_module(f"geomano_hpc.kernels.{choose_backend(requested, device)}.scan")

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from geomano_hpc.kernels.backends import choose_backend
 from geomano_hpc.kernels.cpu.extension import load_library
 from geomano_hpc.kernels.cpu.scan import LANES
-from geomano_hpc.kernels.forward_mode import has_tangent
+from geomano_hpc.kernels.inputs import has_tangent
 
 
 def conv_silu(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, backend: str = "auto") -> torch.Tensor:

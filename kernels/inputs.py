@@ -6,6 +6,7 @@ Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of t
 from typing import NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 from geomano_hpc.kernels.orders import ScanOrder
 
@@ -74,3 +75,10 @@ def check(inputs: ScanInputs, settings: ScanSettings) -> None:
         raise ValueError(f"geo_scan: kind is {settings.kind!r}, expected '1d' or '2d'")
     if settings.correction not in ("equation", "state"):
         raise ValueError(f"geo_scan: correction is {settings.correction!r}, expected 'equation' or 'state'")
+
+
+def has_tangent(*tensors: torch.Tensor | None) -> bool:
+    """Whether a derivative in forward mode is asked for, which operators of our own would lose without a word."""
+    if forward_ad._current_level < 0:
+        return False
+    return any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)

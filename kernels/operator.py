@@ -1,5 +1,8 @@
 """The scan as one operator of torch: `torch.ops.geomano_hpc.geo_scan` with its gradient, its shapes for torch.compile
-and torch.export, and its rule under autocast. Backends compute it; `geo_scan` in scan.py is what people call."""
+and torch.export, and its rule under autocast. Backends compute it; `geo_scan` in scan.py is what people call.
+
+The backend is chosen where the operator runs: an exported model that says `auto` takes the best one of its machine.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +39,7 @@ def geo_scan_op(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y and the carries that the backward starts from, which are empty unless they are to be kept."""
     inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
-    return load_backend(backend).forward(inputs, _settings(orders, kind, correction), keep_carries)
+    return load_backend(backend, x.device.type).forward(inputs, _settings(orders, kind, correction), keep_carries)
 
 
 @geo_scan_op.register_fake
@@ -44,7 +47,7 @@ def _(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     *tensors, orders, kind, correction, backend, keep_carries = arguments
     inputs = ScanInputs._make(tensors)
     settings = _settings(orders, kind, correction)
-    size = load_backend(backend).carries_size(inputs, settings) if keep_carries else 0
+    size = load_backend(backend, inputs.x.device.type).carries_size(inputs, settings) if keep_carries else 0
     return torch.empty_like(inputs.x, memory_format=torch.contiguous_format), inputs.A.new_empty(size)
 
 
@@ -70,7 +73,7 @@ def geo_scan_backward_op(
     """The gradients in the order of ScanInputs, without those of inputs that are None and of an R that needs none."""
     inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
     settings = _settings(orders, kind, correction)
-    module = load_backend(backend)
+    module = load_backend(backend, x.device.type)
     expected = module.carries_size(inputs, settings)
     if carries.numel() != expected:
         raise ValueError(f"geo_scan_backward: {carries.numel()} carries, expected {expected} from the forward")

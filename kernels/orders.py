@@ -11,7 +11,13 @@ import torch
 
 @dataclass(frozen=True)
 class ScanOrder:
-    """One of the eight orientations: row- or column-major, each axis forwards or backwards."""
+    """One of the eight orientations: row- or column-major, each axis forwards or backwards.
+
+    Examples:
+        >>> from geomano_hpc import ScanOrder
+        >>> ScanOrder(column_major=True, rows_backwards=True)  # down the columns, from the bottom up
+        ScanOrder(column_major=True, rows_backwards=True, columns_backwards=False)
+    """
 
     column_major: bool = False
     rows_backwards: bool = False

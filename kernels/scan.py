@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
-from geomano_hpc.kernels.backends import choose_backend
-from geomano_hpc.kernels.forward_mode import has_tangent
-from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, check, state_dtype
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, check, has_tangent, state_dtype
+from geomano_hpc.kernels.loop import loop_recurrence
 from geomano_hpc.kernels.operator import geo_scan_op
-from geomano_hpc.kernels.orders import ScanOrder
-from geomano_hpc.kernels.reference import geo_scan_reference, time_step
+from geomano_hpc.kernels.orders import ScanOrder, order_set
+from geomano_hpc.kernels.reference import Recurrence, geo_scan_reference, linear_recurrence, time_step
 
 
 def geo_scan(
@@ -26,7 +25,7 @@ def geo_scan(
     R: torch.Tensor | None,
     dt_bias: torch.Tensor,
     dt_weight: torch.Tensor | None = None,
-    orders: Sequence[ScanOrder],
+    orders: str | Sequence[ScanOrder],
     kind: str,
     correction: str = "equation",
     backend: str = "auto",
@@ -40,40 +39,56 @@ def geo_scan(
         x: input [B, H, W, E]
         dt: time step before bias and softplus, [B, H, W, K, E]; or [B, H, W, K, r] together with `dt_weight`
         A: continuous transition, negative [K, E, N]
-        B, C: input and output coefficients [B, H, W, K, N]
+        B: input coefficients [B, H, W, K, N]
+        C: output coefficients [B, H, W, K, N]
         D: skip weight [K, E]
         R: geometric correction [K, E, N], or None for the vanilla SSM
         dt_bias: [K, E]
         dt_weight: expands a low-rank dt [K, E, r]
-        orders: the K scan orders, 1 to 8
+        orders: the K scan orders, 1 to 8, or the name of a set: "paper" and "corners" (K = 4), "sequence" (K = 2)
         kind: "1d" (one sequence) or "2d" (along rows, then along columns)
         correction: "equation" subtracts R Bbar x from y, "state" from the hidden state
-        backend: "auto", "triton", "cpu", "torch" or "reference"
+        backend: "auto", "triton", "cpu", "torch" or "reference"; "loop" is the reference in a form for exporters
 
     Returns:
         y [B, H, W, E]
+
+    Examples:
+        A network of one's own computes dt, B and C from x; here they are random.
+
+        >>> import torch
+        >>> from geomano_hpc import geo_scan
+        >>> batch, height, width, channels, dstate, directions = 2, 12, 16, 32, 4, 4
+        >>> x = torch.randn(batch, height, width, channels)
+        >>> dt = torch.randn(batch, height, width, directions, channels)
+        >>> B, C = torch.randn(2, batch, height, width, directions, dstate)
+        >>> A = -torch.rand(directions, channels, dstate)
+        >>> D, dt_bias = torch.ones(directions, channels), torch.zeros(directions, channels)
+        >>> y = geo_scan(x, dt, A, B, C, D=D, R=None, dt_bias=dt_bias, orders="paper", kind="2d")
+        >>> y.shape
+        torch.Size([2, 12, 16, 32])
     """
+    orders = order_set(orders) if isinstance(orders, str) else tuple(orders)
     device = x.device.type
     if torch.is_autocast_enabled(device) and x.dtype != torch.float64:  # autocast leaves float64 alone
         x, dt, B, C = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (x, dt, B, C))
-    settings = ScanSettings(tuple(orders), kind, correction)
+    settings = ScanSettings(orders, kind, correction)
     precision = state_dtype(x.dtype)
     A, D, dt_bias = A.to(precision), D.to(precision), dt_bias.to(precision)
     R = None if R is None else R.to(precision)
     dt_weight = None if dt_weight is None else dt_weight.to(precision)
     inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
     check(inputs, settings)
-    chosen = choose_backend(backend, device)
-    if chosen == "reference":
-        return _reference(inputs, settings)
+    if backend in ("reference", "loop"):
+        return _reference(inputs, settings, loop_recurrence if backend == "loop" else linear_recurrence)
     if has_tangent(*inputs):
-        raise NotImplementedError(f"geo_scan: backend {chosen!r} has no forward-mode derivative; take 'reference'")
+        raise NotImplementedError(f"geo_scan: backend {backend!r} has no forward-mode derivative; take 'reference'")
     needs_grad = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs)
-    y, _ = geo_scan_op(*inputs, [order.code for order in orders], kind, correction, chosen, needs_grad)
+    y, _ = geo_scan_op(*inputs, [order.code for order in orders], kind, correction, backend, needs_grad)
     return y
 
 
-def _reference(inputs: ScanInputs, settings: ScanSettings) -> torch.Tensor:
+def _reference(inputs: ScanInputs, settings: ScanSettings, recurrence: Recurrence) -> torch.Tensor:
     """Plain torch, in the precision of the states, with torch's own gradients."""
     precision = inputs.A.dtype
     with torch.autocast(inputs.x.device.type, enabled=False):
@@ -88,5 +103,6 @@ def _reference(inputs: ScanInputs, settings: ScanSettings) -> torch.Tensor:
             orders=settings.orders,
             kind=settings.kind,
             correction=settings.correction,
+            recurrence=recurrence,
         )
     return y.to(inputs.x.dtype)

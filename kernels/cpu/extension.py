@@ -1,7 +1,7 @@
 """Compiles the C++ kernel once into the user's cache and loads it.
 
-The cached library is keyed by its sources, the version of torch and the instruction set of the machine, so that a
-cache on a shared home folder serves different nodes. Several processes may ask for it at once: one compiles, the
+The cached library is keyed by its sources, the version of torch and the vectors that it computes with, so that a cache
+on a shared home folder serves different nodes. Several processes may ask for it at once: one compiles, the
 others wait, and a killed compilation leaves neither a lock nor half a library.
 """
 
@@ -21,37 +21,33 @@ from pathlib import Path
 import torch
 
 from geomano_hpc.errors import BackendError
+from geomano_hpc.kernels.cache import cache_folder
+from geomano_hpc.kernels.cpu.capability import chosen, compiler_flags
 
 logger = logging.getLogger(__name__)
 
 _SOURCES = Path(__file__).parent / "source"
 _LIBRARY = "geo_scan.so"
-_INSTRUCTION_SETS = {
-    "AVX512": ["-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mf16c"],
-    "AVX2": ["-mavx2", "-mfma", "-mf16c"],
-}
+OPTIMISATION = "-O3"
 
 
 def flags(capability: str) -> list[str]:
-    # at::vec picks its implementation by these two names. No -ffast-math: it would break the rounding in exp2.
-    name = capability if capability in _INSTRUCTION_SETS else "DEFAULT"
-    chosen = [f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}", *_INSTRUCTION_SETS.get(name, [])]
-    return ["-O3", "-fopenmp", "-ffp-contract=off", *chosen]
+    # No -ffast-math: it would break the rounding in exp2.
+    return [OPTIMISATION, "-fopenmp", "-ffp-contract=off", *compiler_flags(capability)]
 
 
-def cached_library() -> Path:
-    capability = torch.backends.cpu.get_cpu_capability()
+def cached_library(capability: str) -> Path:
     content = hashlib.sha256(" ".join(flags(capability)).encode())
     for source in sorted(_SOURCES.iterdir()):
         content.update(source.read_bytes())
     torch_version = torch.__version__.replace("+", "-")
-    key = f"torch-{torch_version}-{platform.machine()}-{capability.replace(' ', '-')}-{content.hexdigest()[:12]}"
-    return _cache() / key / _LIBRARY
+    key = f"torch-{torch_version}-{platform.machine()}-{capability.upper()}-{content.hexdigest()[:12]}"
+    return cache_folder() / "kernels" / key / _LIBRARY
 
 
 def unavailable_because() -> str | None:
     """Why the kernel cannot be had here, or None."""
-    if cached_library().exists():
+    if cached_library(chosen().name).exists():
         return None
     for tool in (compiler(), "ninja"):
         if shutil.which(tool, path=_search_path()) is None:
@@ -60,9 +56,9 @@ def unavailable_because() -> str | None:
 
 
 def describe() -> str:
-    capability = torch.backends.cpu.get_cpu_capability()
-    state = "compiled" if cached_library().exists() else f"compiled by {compiler()} on first use"
-    return f"C++ with {capability} vectors, {state}, {torch.get_num_threads()} threads"
+    capability = chosen()
+    state = "compiled" if cached_library(capability.name).exists() else f"compiled by {compiler()} on first use"
+    return f"C++ with {capability.name} vectors ({capability.reason}), {state}, {torch.get_num_threads()} threads"
 
 
 def compiler() -> str:
@@ -74,26 +70,26 @@ def _search_path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
-@lru_cache
 def load_library() -> ctypes.CDLL:
-    path = cached_library()
+    return _load(chosen().name, OPTIMISATION)
+
+
+@lru_cache
+def _load(capability: str, optimisation: str) -> ctypes.CDLL:
+    path = cached_library(capability)
     if not path.exists():
-        _compile_once(path)
+        _compile_once(path, capability)
     return ctypes.CDLL(str(path))
 
 
-def _cache() -> Path:
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "geomano_hpc"
-    return Path(os.environ.get("GEOMANO_CACHE") or default) / "kernels"
-
-
-def _compile_once(path: Path) -> None:
+def _compile_once(path: Path, capability: str) -> None:
     try:
         path.parent.parent.mkdir(parents=True, exist_ok=True)
         lock_file = _beside(path, "lock").open("w")
     except OSError as error:
         raise BackendError(
-            f"scan backend 'cpu': cannot write its cache {_cache()}: {error}; set GEOMANO_CACHE to another folder"
+            f"scan backend 'cpu': cannot write its cache {path.parent.parent}: {error}; "
+            "set GEOMANO_CACHE to another folder"
         ) from error
     with lock_file:
         try:
@@ -102,17 +98,16 @@ def _compile_once(path: Path) -> None:
             _say("another process is compiling the scan kernel; waiting for it")
             fcntl.flock(lock_file, fcntl.LOCK_EX)  # released by the system when its owner ends, however it ends
         if not path.exists():
-            _compile(path)
+            _compile(path, capability)
 
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.parent.parent / f"{path.parent.name}.{suffix}"
 
 
-def _compile(path: Path) -> None:
+def _compile(path: Path, capability: str) -> None:
     from torch.utils import cpp_extension
 
-    capability = torch.backends.cpu.get_cpu_capability()
     _say(f"compiling the scan kernel for {capability} (once, about a minute) into {path.parent}")
     with tempfile.TemporaryDirectory(prefix=f"{path.parent.name}.", dir=path.parent.parent) as folder:
         before = os.environ.get("PATH", os.defpath)

@@ -2,7 +2,8 @@
 the traversal as it takes to fill a GPU.
 
 A block of channels reads B, C and a low-rank dt again, so wide blocks save traffic; a tile of a grid has carries along
-its edges, so tall tiles (and in the backward large ones) save traffic too. `triton_compile` shows what does not spill.
+its edges, so tall tiles (and in the backward large ones) save traffic too. The
+audit's compilation shows what does not spill.
 """
 
 from typing import NamedTuple

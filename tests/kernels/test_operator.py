@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.kernels import geo_scan
 from geomano_hpc.models.parts.geomamba import GeoMambaKernel
 from tests.support.scan_inputs import PAPER, random_inputs, scan_and_gradients
@@ -18,6 +17,7 @@ def operator_calls(graph: torch.fx.Graph) -> list[str]:
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("kind", ["1d", "2d"])
 @pytest.mark.parametrize("given", ["everything", "neither R nor dt_weight"])
+@pytest.mark.slow
 def test_opcheck(backend: str, kind: str, given: str) -> None:
     """Schema, autograd registration, fake kernel and AOT dispatch, of the forward and of the backward."""
     everything = given == "everything"
@@ -32,8 +32,9 @@ def test_opcheck(backend: str, kind: str, given: str) -> None:
     torch.library.opcheck(torch.ops.geomano_hpc.geo_scan_backward.default, arguments)
 
 
+@pytest.mark.slow
 def test_compile_takes_the_scan_as_one_node_without_a_graph_break() -> None:
-    kernel = GeoMambaKernel(GeomanoConfig(depth=1, embedding=8, dstate=2, correction="learnable"))
+    kernel = GeoMambaKernel(8, dstate=2, correction="learnable")
     x = torch.randn(1, 5, 6, 8)
     graphs: list[torch.fx.Graph] = []
 
@@ -55,7 +56,7 @@ def test_compile_takes_the_scan_as_one_node_without_a_graph_break() -> None:
 
 
 def test_export_takes_the_scan_as_one_node() -> None:
-    kernel = GeoMambaKernel(GeomanoConfig(depth=1, embedding=8, dstate=2))
+    kernel = GeoMambaKernel(8, dstate=2)
     x = torch.randn(1, 5, 6, 8)
     program = torch.export.export(kernel, (x,))
     assert operator_calls(program.graph) == ["geomano_hpc.geo_scan.default"]

@@ -1,26 +1,76 @@
-"""Every Triton kernel compiles for every supported GPU, without a GPU, and spills nothing."""
+"""Every Triton kernel compiles for every supported GPU, without a GPU, and spills nothing.
 
-import json
-import os
-import subprocess
-import sys
+What was compiled before, of the same sources by the same Triton, is known from the user's cache.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from geomano_hpc.bench.kernels.compilation import further_calls, jobs, recipe_calls
+from geomano_hpc.kernels.audit import compilation
+from geomano_hpc.kernels.audit.calls import Call
+from geomano_hpc.kernels.audit.compilation import TARGETS, Row, rows_of
+
+if TYPE_CHECKING:
+    from geomano_hpc.kernels.audit.variants import Variant
+
 pytest.importorskip("triton")
 
+SHARED_BYTES = 64 * 1024  # what a multiprocessor of the smallest of them has
+JOBS = jobs()
+SMALL = Call("small", "1d", 1, 2, 3, channels=16, dstate=1, rank=1)
 
-def test_every_kernel_compiles_without_spills() -> None:
-    # Without coverage, which would only slow the compiler's passes down.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    environment = {name: value for name, value in inherited.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "geomano_hpc.kernels.audit.compilation", "--json"]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr[-4000:]
-    rows = json.loads(run.stdout)
-    assert {row["target"] for row in rows} == {"sm_75", "sm_80", "sm_90", "sm_100", "gfx90a", "gfx942"}
-    for kernel in ("forward", "backward", "chunk sweep", "combine chunks", "adjoint chunk sweep", "carries sweep"):
-        assert any(row["kernel"].endswith(kernel) for row in rows)
-    assert [row for row in rows if row["spill_bytes"] > 0 or row["atomics"] > 0] == []
-    # What a multiprocessor of the smallest of them has.
-    assert max(row["shared_bytes"] for row in rows) <= 64 * 1024
+
+@pytest.mark.compile
+# Calls share kernels, so those for one GPU go to one worker (conftest.py), where each is compiled once.
+@pytest.mark.parametrize(
+    ("call", "target"),
+    [pytest.param(call, target, id=f"{call.label}, {target}") for call, target in JOBS],
+)
+def test_kernels_of_a_call_compile_without_spills_and_atomics(call: Call, target: str) -> None:
+    rows = rows_of(call, target)
+    assert {row.kernel.partition(": ")[2] for row in rows} >= {"forward", "backward"}
+    for row in rows:
+        assert (row.spill_bytes, row.atomics) == (0, 0), row
+        assert row.registers > 0, row
+        assert row.shared_bytes <= SHARED_BYTES, row
+
+
+def test_calls_launch_every_kernel_in_every_role() -> None:
+    from geomano_hpc.kernels.audit.variants import KERNELS, variants_of
+
+    launched = [variant for call in (*recipe_calls(), *further_calls()) for variant in variants_of(call)]
+    assert {variant.kernel for variant in launched} == set(KERNELS)
+    steps = {"forward", "backward", "chunk sweep", "combine chunks", "adjoint chunk sweep", "carries sweep"}
+    assert {variant.step for variant in launched} >= steps
+    assert {target for _, target in JOBS} == set(TARGETS)
+
+
+def test_what_is_compiled_once_is_known_until_sources_triton_or_target_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import triton
+
+    def compiler(variant: "Variant", target: str) -> Row:
+        return Row(variant.step, target, variant.threads, 0, 0, 0, 0)
+
+    def no_compiler(*_: object) -> None:
+        raise RuntimeError("compiled again")
+
+    monkeypatch.setenv("GEOMANO_CACHE", str(tmp_path))
+    monkeypatch.setattr(compilation, "compile_variant", compiler)
+    rows = rows_of(SMALL, "sm_80")
+    assert len(rows) > 1
+    monkeypatch.setattr(compilation, "compile_variant", no_compiler)
+    assert rows_of(SMALL, "sm_80") == rows
+    with pytest.raises(RuntimeError, match="compiled again"):
+        rows_of(SMALL, "sm_90")
+    with monkeypatch.context() as newer:
+        newer.setattr(triton, "__version__", "99.0")
+        with pytest.raises(RuntimeError, match="compiled again"):
+            rows_of(SMALL, "sm_80")
+    monkeypatch.setattr(compilation, "_sources", lambda: "edited")
+    with pytest.raises(RuntimeError, match="compiled again"):
+        rows_of(SMALL, "sm_80")

@@ -34,23 +34,32 @@ if not INTERPRETED:
         assert "passed" in run.stdout
         assert "skipped" not in run.stdout
 
+    @pytest.mark.interpreter
+    @pytest.mark.slow(150)
     def test_in_the_interpreter() -> None:
         """Runs every check of this file."""
         check_in_the_interpreter()
 
     NEWER = os.environ.get("GEOMANO_NEWER_TRITON", "")
 
+    # Every kernel in both kinds of scan, low rank, half precision, and what is Triton's own: its scan and its release.
+    CHOSEN = (
+        "release_that_was_asked_for", "low_rank_dt_and_one_order", "half_precisions", "chunks_of_the_traversal",
+        "bundle_of_blocks", "interpreters_own_scan", "through_the_operator", "every_kernel_ran",
+    )  # fmt: skip
+
+    @pytest.mark.interpreter
     @pytest.mark.skipif(not NEWER, reason="GEOMANO_NEWER_TRITON names no folder with a newer triton; make test sets it")
-    def test_in_the_interpreter_of_a_newer_triton() -> None:
-        """All but the counts of loads and stores, which are the kernels' own."""
-        check_in_the_interpreter("-k", "not traffic", PYTHONPATH=NEWER, EXPECTED_TRITON="3.9")
+    def test_chosen_checks_in_the_interpreter_of_a_newer_triton() -> None:
+        check_in_the_interpreter("-k", " or ".join(CHOSEN), PYTHONPATH=NEWER, EXPECTED_TRITON="3.9")
 
 else:
     import numpy as np
     import triton
     from triton.runtime import interpreter
 
-    from geomano_hpc.kernels.audit import traffic as triton_traffic
+    from geomano_hpc.bench import recipes
+    from geomano_hpc.kernels.audit import traffic
     from geomano_hpc.kernels.triton import scan as triton_scan
     from geomano_hpc.kernels.triton.blocks import Blocks, backward_blocks, forward_blocks
 
@@ -81,8 +90,21 @@ else:
     def _fast_interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         """Scans on whole tiles."""
         monkeypatch.setattr(interpreter.ScanOps, "generic_scan", scan_whole_tiles)
-        with triton_traffic.patched_once():
+        with traffic.patched_once():
             yield
+
+    LAUNCHED: set[tuple[str, int | None]] = set()
+
+    @pytest.fixture(autouse=True)
+    def _launches(monkeypatch: pytest.MonkeyPatch) -> None:
+        """Remembered, for the last of the checks."""
+        launch = triton_scan._launch
+
+        def remembered(kernel: Any, grid: tuple[int], arguments: dict[str, Any]) -> None:
+            LAUNCHED.add((kernel.fn.__name__, arguments.get("TWO_D", arguments.get("end_slots"))))
+            launch(kernel, grid, arguments)
+
+        monkeypatch.setattr(triton_scan, "_launch", remembered)
 
     @pytest.fixture(autouse=True)
     def _poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -303,41 +325,56 @@ else:
         with pytest.raises(BackendError, match="float64"):
             triton_scan.forward(inputs, ScanSettings((ScanOrder(),), "1d", "equation"), False)
 
-    @pytest.mark.parametrize(("kind", "rank"), [("1d", 8), ("1d", 0), ("2d", 8)])
-    def test_traffic_with_a_full_gpu(kind: str, rank: int) -> None:
+    @pytest.mark.parametrize(("kind", "low_rank"), [("1d", True), ("1d", False), ("2d", True)])
+    def test_traffic_with_a_full_gpu(kind: str, low_rank: bool) -> None:
         """x, dt and y are read and written once per direction, whatever N; the total is close to the minimum."""
-        E, N, K, height, width = 128, 4, 2, 8, 8
+        E, N, K, height, width = recipes.scan("darcy").channels, 4, 2, 8, 8
+        rank = recipes.scan("darcy").rank if low_rank else 0
         inputs = make(height=height, width=width, E=E, N=N, K=K, rank=rank)
         inputs = inputs._replace(**{name: getattr(inputs, name).clone() for name in ("dt", "B", "C")})
         settings = ScanSettings(ORDER_SETS["sequence"], kind, "equation")
         sizes = (256, height, width, E, rank, kind, 108)
-        counted = triton_traffic.count_forward(inputs, settings, forward_blocks(*sizes), keep_carries=False)
+        counted = traffic.count_forward(inputs, settings, forward_blocks(*sizes), keep_carries=False)
         tensor = 4 * height * width * E
         assert counted["x"] == (K * tensor, 0)
         assert counted["y"] == ((K - 1) * tensor, K * tensor)
         assert rank or counted["dt"] == (K * tensor, 0)
         assert counted["A"] == (4 * K * E * N, 0)
-        assert triton_traffic.total(counted) <= 1.15 * triton_traffic.minimum_forward(inputs)
-        counted = triton_traffic.count_backward(inputs, settings, backward_blocks(*sizes))
+        assert traffic.total(counted) <= 1.15 * traffic.minimum_forward(inputs)
+        counted = traffic.count_backward(inputs, settings, backward_blocks(*sizes))
         assert counted["x"] == ((2 if kind == "2d" else 1) * K * tensor, 0)
         assert counted["dy"] == (K * tensor, 0)
         assert counted["dx"] == ((K - 1) * tensor, K * tensor)
-        assert triton_traffic.total(counted) <= 1.15 * triton_traffic.minimum_backward(inputs, settings)
+        assert traffic.total(counted) <= 1.15 * traffic.minimum_backward(inputs, settings)
 
     def test_traffic_of_the_chunks_of_a_grid_that_are_swept_once() -> None:
         """With a small batch the 2d backward reads x and dy twice: once for the carries and once for the gradients."""
-        inputs, settings = make(height=32, width=16, E=128, N=2, rank=8), ScanSettings((ScanOrder(),), "2d", "equation")
+        E, rank = recipes.scan("darcy").channels, recipes.scan("darcy").rank
+        inputs, settings = (
+            make(height=32, width=16, E=E, N=2, rank=rank),
+            ScanSettings((ScanOrder(),), "2d", "equation"),
+        )
         inputs = inputs._replace(**{name: getattr(inputs, name).clone() for name in ("dt", "B", "C")})
-        counted = triton_traffic.count_backward(inputs, settings, backward_blocks(1, 32, 16, 128, 8, "2d", 108))
-        tensor = 4 * 32 * 16 * 128
+        counted = traffic.count_backward(inputs, settings, backward_blocks(1, 32, 16, E, rank, "2d", 108))
+        tensor = 4 * 32 * 16 * E
         assert counted["x"] == counted["dy"] == (2 * tensor, 0)
-        assert triton_traffic.total(counted) <= 1.15 * triton_traffic.minimum_backward(inputs, settings, chunked=True)
+        assert traffic.total(counted) <= 1.15 * traffic.minimum_backward(inputs, settings, chunked=True)
 
     def test_backward_traffic_of_a_large_rank() -> None:
-        """The channels, rank and dstates of the Navier-Stokes recipe: B, C and dt are read by three bundles."""
-        inputs, settings = make(height=4, width=8, E=512, N=16, rank=32), ScanSettings((ScanOrder(),), "1d", "equation")
+        """The channels, rank and dstates of the Navier-Stokes recipe: B, C and dt are read once by every bundle."""
+        scan = recipes.full_scan("navier_stokes")
+        inputs = make(height=4, width=8, E=scan.channels, N=scan.dstate, rank=scan.rank)
         inputs = inputs._replace(**{name: getattr(inputs, name).clone() for name in ("dt", "B", "C")})
-        counted = triton_traffic.count_backward(inputs, settings, backward_blocks(64, 64, 64, 512, 32, "1d", 108))
-        assert counted["B"].loaded == 3 * 4 * inputs.B.numel()
-        assert counted["dBC"].stored == 3 * 4 * (inputs.B.numel() + inputs.C.numel() + inputs.dt.numel())
-        assert triton_traffic.total(counted) <= 1.15 * triton_traffic.minimum_backward(inputs, settings)
+        settings = ScanSettings((ScanOrder(),), scan.kind, "equation")
+        sizes = (scan.batch, scan.height, scan.width, scan.channels, scan.rank, scan.kind, 108)
+        blocks = backward_blocks(*sizes)
+        bundles = -(-scan.channels // blocks.program_channels)
+        counted = traffic.count_backward(inputs, settings, blocks)
+        assert counted["B"].loaded == bundles * 4 * inputs.B.numel()
+        assert counted["dBC"].stored == bundles * 4 * (inputs.B.numel() + inputs.C.numel() + inputs.dt.numel())
+        assert traffic.total(counted) <= 1.15 * traffic.minimum_backward(inputs, settings)
+
+    def test_every_kernel_ran_in_both_kinds() -> None:
+        """In the checks above, also where only some of them are chosen."""
+        both = {("forward_kernel", False), ("forward_kernel", True), ("combine_kernel", 1), ("combine_kernel", 2)}
+        assert {*both, ("backward_kernel", None), ("grid_backward_kernel", None)} <= LAUNCHED

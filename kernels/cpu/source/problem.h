@@ -42,7 +42,7 @@ __attribute__((always_inline)) inline void each_state(const F& f) {
   each<kStates>(f);
 }
 
-// Mirrored field by field in cpu_scan.py.
+// Mirrored field by field in scan.py.
 struct Problem {
   int64_t batch, height, width, channels, dstate, rank, directions;
   int64_t orders[8];

@@ -1,0 +1,34 @@
+"""Calls of the scan, described without tensors, for which the Triton kernels are compiled ahead of time."""
+
+from dataclasses import dataclass
+
+NOMINAL_MULTIPROCESSORS = 108  # an A100
+
+
+@dataclass(frozen=True)
+class Call:
+    """Forward and backward of one scan. `correction` is "equation", "state", or "none" for the vanilla SSM."""
+
+    name: str
+    kind: str
+    batch: int
+    height: int
+    width: int
+    channels: int
+    dstate: int
+    rank: int
+    orders: str = "paper"
+    dtype: str = "float32"
+    low_rank: bool = True
+    learnable_correction: bool = False
+    correction: str = "equation"
+    processors: int = NOMINAL_MULTIPROCESSORS
+
+    @property
+    def label(self) -> str:
+        words = [self.name, self.kind, self.dtype, f"batch {self.batch}"]
+        words += [] if self.low_rank else ["full dt"]
+        words += ["learnable R"] if self.learnable_correction else []
+        words += [] if self.correction == "equation" else [f"correction {self.correction}"]
+        words += [] if self.processors == NOMINAL_MULTIPROCESSORS else [f"{self.processors} multiprocessors"]
+        return ", ".join(words)
