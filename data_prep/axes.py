@@ -43,13 +43,13 @@ def axes_of(
             raise DataError(f"{where}: --axes names {len(axes)} axes ({' '.join(axes)}), found shape {tuple(shape)}")
     elif own is not None:
         axes = own
-    elif len(shape) in _DEFAULTS[problem.task]:
-        axes = tuple(_DEFAULTS[problem.task][len(shape)].split())
+    elif len(shape) in _DEFAULTS[problem.kind]:
+        axes = tuple(_DEFAULTS[problem.kind][len(shape)].split())
     else:
         raise DataError(
-            f"{where}: expected {_EXPECTED[problem.task]}, found shape {tuple(shape)}; name other axes with --axes"
+            f"{where}: expected {_EXPECTED[problem.kind]}, found shape {tuple(shape)}; name other axes with --axes"
         )
-    if problem.task == "rollout" and "t" not in axes:
+    if problem.kind == "rollout" and "t" not in axes:
         raise DataError(f"{where}: a rollout needs an axis of time, found {' '.join(axes)} of shape {tuple(shape)}")
     return axes
 
@@ -58,7 +58,7 @@ def chosen(axes: Sequence[str], shape: Sequence[int], name: str, problem: Proble
     """What is kept along time and channel. A steady problem maps the first frame to the last."""
     size = dict(zip(axes, shape, strict=True))
     kept = {"t": slice(0, 1), "c": slice(0, size.get("c", 1))}
-    if problem.task == "rollout":
+    if problem.kind == "rollout":
         frames = problem.input_frames + problem.target_frames
         if size["t"] < frames:
             raise DataError(f"{where}: has {size['t']} frames, {frames} are needed")
@@ -69,7 +69,7 @@ def chosen(axes: Sequence[str], shape: Sequence[int], name: str, problem: Proble
         if problem.channel >= size["c"]:
             raise DataError(f"{where}: has {size['c']} channels, --channel {problem.channel} is not among them")
         kept["c"] = slice(problem.channel, problem.channel + 1)
-    elif problem.task == "rollout" and size.get("c", 1) > 1:
+    elif problem.kind == "rollout" and size.get("c", 1) > 1:
         raise DataError(f"{where}: a frame has {size['c']} channels, one is expected; choose it with --channel")
     return kept
 

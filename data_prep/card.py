@@ -12,36 +12,66 @@ _SAMPLES_SHOWN = 4
 _FRAMES_SHOWN = 4
 
 
+def facts(path: Path) -> dict[str, Any]:
+    """The store's card, its arrays and its size, for programs."""
+    store = open_store(path)
+    sizes = [file.stat().st_size for file in path.rglob("*") if file.is_file()]
+    card, origin = store.card, store.card.provenance
+    return {
+        "store": path,
+        "format": card.format,
+        "problem": card.problem,
+        "kind": card.kind,
+        "train_samples": card.train_samples,
+        "test_samples": card.test_samples,
+        "arrays": {name: _array(store, name) for name in ARRAYS},
+        "bytes": sum(sizes),
+        "files": len(sizes),
+        "sources": origin["sources"],
+        "keys": origin["keys"],
+        "stride": origin["stride"],
+        "axes": origin.get("axes"),
+        "versions": origin.get("versions", {"geomano_hpc": origin.get("geomano_hpc")}),
+        "content_hash": store.content_hash(),
+    }
+
+
+def _array(store: Store, name: str) -> dict[str, Any]:
+    array, normaliser = store.array(name), store.card.normalisers[name]
+    return {
+        "shape": array.shape,
+        "dtype": str(array.dtype),
+        "samples_per_shard": 1 if array.shards is None else array.shards[0],
+        "mean": normaliser.mean,
+        "std": normaliser.std,
+    }
+
+
 def describe(path: Path) -> dict[str, str]:
     """The store's card in words."""
-    store = open_store(path)
-    files = [file for file in path.rglob("*") if file.is_file()]
-    card, origin = store.card, store.card.provenance
+    known = facts(path)
     lines = {
-        "store": f"{path} (format {card.format})",
-        "problem": f"{card.problem} ({card.task})",
-        "samples": f"{card.train_samples} train, {card.test_samples} test",
+        "store": f"{path} (format {known['format']})",
+        "problem": f"{known['problem']} ({known['kind']})",
+        "samples": f"{known['train_samples']} train, {known['test_samples']} test",
     }
-    for name in ARRAYS:
-        array = store.array(name)
-        normaliser = card.normalisers[name]
-        shards = 1 if array.shards is None else array.shards[0]
+    for name, array in known["arrays"].items():
         lines[name] = (
-            f"{' x '.join(map(str, array.shape[1:]))} (x, y, channel), {array.dtype}, {shards} samples a shard; "
-            f"normalised by mean {normaliser.mean:.6g}, std {normaliser.std:.6g}"
+            f"{' x '.join(map(str, array['shape'][1:]))} (x, y, channel), {array['dtype']}, "
+            f"{array['samples_per_shard']} samples a shard; "
+            f"normalised by mean {array['mean']:.6g}, std {array['std']:.6g}"
         )
-    lines["size"] = f"{sum(file.stat().st_size for file in files) / 1e6:.1f} MB in {len(files)} files"
-    for source in origin["sources"]:
+    lines["size"] = f"{known['bytes'] / 1e6:.1f} MB in {known['files']} files"
+    for source in known["sources"]:
         made = source["generation"]
         how = ", ".join(f"{key} {value}" for key, value in made.items()) if made else "not made by this package"
         lines[f"source {source['name']}"] = f"sha256 {source['sha256'][:16]}..., {how}"
     lines["taken from it"] = (
-        f"{origin['keys']['input']!r} as input, {origin['keys']['target']!r} as target, "
-        f"every {origin['stride']}. point, axes {origin.get('axes') or 'as the format has them'}"
+        f"{known['keys']['input']!r} as input, {known['keys']['target']!r} as target, "
+        f"every {known['stride']}. point, axes {known['axes'] or 'as the format has them'}"
     )
-    versions = origin.get("versions", {"geomano_hpc": origin.get("geomano_hpc")})
-    lines["written by"] = ", ".join(f"{name} {version}" for name, version in versions.items())
-    lines["content hash"] = store.content_hash()
+    lines["written by"] = ", ".join(f"{name} {version}" for name, version in known["versions"].items())
+    lines["content hash"] = known["content_hash"]
     return lines
 
 
@@ -53,7 +83,7 @@ def draw(path: Path, out: Path) -> None:
     train, test = store.card.train_samples, store.card.test_samples
     numbers = sorted({*np.linspace(0, train - 1, min(train, _SAMPLES_SHOWN - 1), dtype=int).tolist(), train})
     assert test > 0
-    panels = _frames(store, numbers) if store.card.task == "rollout" else _pairs(store, numbers)
+    panels = _frames(store, numbers) if store.card.kind == "rollout" else _pairs(store, numbers)
     rows, columns = len(panels), len(panels[0])
     line = store.array("input").shape[1] == 1
     figure = Figure(figsize=(2.5 * columns + 0.6, (1.7 if line else 2.6) * rows + 0.5), layout="constrained")

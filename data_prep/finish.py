@@ -33,7 +33,7 @@ def finish(
     create_arrays(group, fields.shapes())
     _write_splits(group, fields, problem, len(origin["sources"]))
     sizes = (problem.train_samples, problem.test_samples)
-    card = StoreCard(problem.name, problem.task, *sizes, _normalisers(records, fields, problem), origin)
+    card = StoreCard(problem.name, problem.kind, *sizes, _normalisers(records, fields, problem), origin)
     group.attrs["geomano"] = card.to_json()
     checksums = {file: record["sha256"] for file, record in records.items()}
     files = {file.relative_to(work.store).as_posix(): file for file in work.store.rglob("*") if file.is_file()}

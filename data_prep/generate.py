@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from geomano_hpc.ctrl_c import children_ignore_ctrl_c
 from geomano_hpc.data_prep.generators import burgers, darcy, navier_stokes
-from geomano_hpc.data_prep.generators.fft import Transforms
+from geomano_hpc.data_prep.generators.fft import Fft
 from geomano_hpc.data_prep.parts import Fields, Parts
 from geomano_hpc.data_prep.ranks import Communicator, SingleProcess
 from geomano_hpc.errors import ConfigError, DataError
@@ -70,7 +70,7 @@ class Generation:
         return parameters
 
 
-def make_samples(generation: Generation, indices: Sequence[int], transforms: Transforms | None = None) -> Fields:
+def make_samples(generation: Generation, indices: Sequence[int], transforms: Fft | None = None) -> Fields:
     """Some samples [sample, ...] under the keys of the public files. Transforms of one's own solve them all at once."""
     if generation.problem == "navier_stokes" and transforms is not None:
         initial, frames = _navier_stokes(generation, indices, transforms)
@@ -91,7 +91,7 @@ def _pair(generation: Generation, index: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _navier_stokes(
-    generation: Generation, indices: Sequence[int], transforms: Transforms | None = None
+    generation: Generation, indices: Sequence[int], transforms: Fft | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     n = generation.solve_grid or generation.grid
     return navier_stokes.samples(
@@ -104,7 +104,7 @@ def generate(
     out: Path,
     workers: int = 0,
     world: Communicator | None = None,
-    transforms: Transforms | None = None,
+    transforms: Fft | None = None,
 ) -> bool:
     """Write the raw file. Returns False where the same data set is already there; another one there is an error.
 
@@ -173,7 +173,7 @@ def provenance(path: Path) -> dict[str, Any] | None:
     return None if text is None else dict(json.loads(text))
 
 
-def _make_block(generation: Generation, parts: Parts, block: range, transforms: Transforms | None = None) -> range:
+def _make_block(generation: Generation, parts: Parts, block: range, transforms: Fft | None = None) -> range:
     parts.write(block, make_samples(generation, block, transforms))
     return block
 
@@ -184,7 +184,7 @@ def _made(
     blocks: list[range],
     workers: int,
     world: Communicator,
-    transforms: Transforms | None,
+    transforms: Fft | None,
 ) -> Iterator[range]:
     """Make blocks, here or in processes of our own, and yield each when it is written."""
     workers = workers or (len(os.sched_getaffinity(0)) if world.size == 1 else 1)
@@ -194,13 +194,23 @@ def _made(
         return
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=fresh, initializer=_end_with_parent) as pool:
+        with children_ignore_ctrl_c():
+            made = [pool.submit(_make_block, generation, parts, block) for block in blocks]
         try:
-            yield from pool.map(partial(_make_block, generation, parts), blocks)
+            for future in made:
+                yield future.result()
+        except (KeyboardInterrupt, GeneratorExit):  # at once: blocks appear whole or not at all
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
         except BrokenProcessPool as error:
             raise DataError(
                 f"a process that makes {parts.out} died (out of memory, or killed); start again, and only what is "
                 f"missing is made. From a script of your own: {_GUARD}"
             ) from error
+        except Exception:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _end_with_parent() -> None:

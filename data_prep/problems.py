@@ -15,7 +15,7 @@ class Problem:
     """
 
     name: str
-    task: str
+    kind: str
     input_key: str
     target_key: str
     normalise: bool
@@ -53,7 +53,7 @@ def keys_in(found: list[str], problem: Problem) -> tuple[str, str]:
     """The variables to read from a file that holds `found`: those of the problem, or the names that others use."""
     own = (PROBLEMS[problem.name].input_key, PROBLEMS[problem.name].target_key)
     asked = (problem.input_key, problem.target_key)
-    for given, target in (asked, *(OTHER_KEYS[problem.task] if asked == own else ())):
+    for given, target in (asked, *(OTHER_KEYS[problem.kind] if asked == own else ())):
         if given in found and target in found:
             return given, target
     return asked

@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from geomano_hpc.errors import GeomanoError
-
-# What each launcher tells its processes of their number. The first that is there counts: Open MPI started inside a job
-# of Slurm finds both. Slurm's SLURM_NTASKS is also set in the batch script itself, which is one process.
-_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+from geomano_hpc.launchers import mpi_world_size
 
 Result = TypeVar("Result")
 
@@ -44,7 +41,7 @@ class SharedError(GeomanoError):
 
 def communicator() -> Communicator:
     """MPI's world, checked against the launcher: the wrong MPI plugin gives many worlds of size 1 and no error."""
-    announced, expected = _announced_size()
+    announced, expected = mpi_world_size(os.environ)
     if expected == 1:
         return SingleProcess()
     from mpi4py import MPI
@@ -56,14 +53,6 @@ def communicator() -> Communicator:
             "the MPI library and the launcher do not match; try srun --mpi=pmix or mpirun"
         )
     return world
-
-
-def _announced_size() -> tuple[str, int]:
-    for name in _SIZE_VARIABLES:
-        in_a_step = name != "SLURM_NTASKS" or "SLURM_STEP_ID" in os.environ
-        if os.environ.get(name, "").isdigit() and in_a_step:
-            return name, int(os.environ[name])
-    return "", 1
 
 
 def together(world: Communicator, work: Callable[[], Result]) -> list[Result]:

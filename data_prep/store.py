@@ -21,13 +21,21 @@ READABLE = (1, 2)  # 1 had only the two arrays
 ARRAYS = ("input", "target")
 AXES = ("sample", "x", "y", "channel")
 MANIFEST = "manifest.json"
+_KEYS = {"kind": "task"}  # of the card, where its key in the store has another name: format 2 called it so
 
 Values = TypeVar("Values", bound=Any)  # a numpy array or a torch tensor
 
 
 @dataclass(frozen=True)
 class Normaliser:
-    """One scalar mean and standard deviation over the training split, as in the benchmark (not per point)."""
+    """One scalar mean and standard deviation over the training split, as in the benchmark (not per point).
+
+    Examples:
+        >>> from geomano_hpc import Normaliser
+        >>> normaliser = Normaliser(mean=2.0, std=0.5)
+        >>> normaliser.encode(3.0), normaliser.decode(2.0)
+        (2.0, 3.0)
+    """
 
     mean: float
     std: float
@@ -44,7 +52,7 @@ class StoreCard:
     """What a store says of itself."""
 
     problem: str
-    task: str
+    kind: str
     train_samples: int
     test_samples: int
     normalisers: dict[str, Normaliser]
@@ -59,12 +67,15 @@ class StoreCard:
         return slice(self.train_samples, self.train_samples + self.test_samples)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        content = asdict(self)
+        return {_KEYS.get(name, name): value for name, value in content.items()}
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> "StoreCard":
         normalisers = {name: Normaliser(**values) for name, values in content["normalisers"].items()}
-        return StoreCard(**{**content, "normalisers": normalisers})
+        names = {key: name for name, key in _KEYS.items()}
+        fields = {names.get(key, key): value for key, value in content.items()}
+        return StoreCard(**{**fields, "normalisers": normalisers})
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,8 @@ class Store:
         return hashlib.sha256(json.dumps(read_manifest(self.path), sort_keys=True).encode()).hexdigest()
 
 
-def open_store(path: Path) -> Store:
+def open_store(path: str | Path) -> Store:
+    path = Path(path)
     if not path.is_dir():
         raise DataError(
             f"{path}: no such store; make one with `geomano data convert` (or `geomano data generate` first)"

@@ -7,7 +7,7 @@ Runge-Kutta pair of Dormand and Prince of order 5 and 4, whose difference choose
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import irfft, rfft
+import scipy  # its parts load when they are used
 
 from geomano_hpc.errors import DataError
 
@@ -39,7 +39,7 @@ def gaussian_random_field(rng: np.random.Generator, n: int, alpha: float = 2.0, 
     waves = (rng.standard_normal((len(k), 2)) * [1, -1j]).sum(axis=1) / np.sqrt(2.0)  # cosines and sines
     spectrum = np.zeros(n // 2 + 1, complex)
     spectrum[k] = n * tau**alpha * (4 * np.pi**2 * k**2 + tau**2) ** (-alpha / 2) * waves
-    return np.asarray(irfft(spectrum, n))
+    return np.asarray(scipy.fft.irfft(spectrum, n))
 
 
 class Solver:
@@ -54,8 +54,8 @@ class Solver:
         self.steps = 0
 
     def _tendency(self, w: Spectrum) -> Spectrum:
-        u = irfft(np.where(self._kept, w, 0.0), self.n)
-        return np.asarray(self._advection * rfft(u * u))
+        u = scipy.fft.irfft(np.where(self._kept, w, 0.0), self.n)
+        return np.asarray(self._advection * scipy.fft.rfft(u * u))
 
     def _step(self, w: Spectrum, dt: float, stages: Spectrum) -> tuple[Spectrum, float]:
         """The state after dt and its error. stages[0] is the tendency before, stages[6] becomes that after the step."""
@@ -70,7 +70,7 @@ class Solver:
         return now, float(np.abs(error).sum()) * 2 / self.n  # bounds the largest error of u
 
     def advance(self, u: Field, duration: float) -> Field:
-        w = np.asarray(rfft(u))
+        w = np.asarray(scipy.fft.rfft(u))
         stages = np.empty((7, len(w)), complex)
         stages[0] = self._tendency(w)
         scale = self.tolerance * max(float(np.abs(u).max()), 1e-300)
@@ -87,7 +87,7 @@ class Solver:
                 self.steps += 1
             dt *= min(5.0, max(0.2, 0.9 * (scale / max(error, 1e-300)) ** 0.2))
         self._check_resolved(w)
-        return np.asarray(irfft(w, self.n))
+        return np.asarray(scipy.fft.irfft(w, self.n))
 
     def _check_resolved(self, w: Spectrum) -> None:
         """A shock thinner than the grid leaves waves of its own at the cut; they must be far below the solution."""

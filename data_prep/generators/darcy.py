@@ -7,8 +7,7 @@ a cubic spline, as the authors use, overshoots at the jumps, even below zero. Th
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import dstn, idctn
-from scipy.interpolate import RectBivariateSpline
+import scipy  # its parts load when they are used
 
 from geomano_hpc.errors import DataError
 
@@ -24,7 +23,7 @@ def gaussian_random_field(rng: np.random.Generator, n: int, alpha: float = 2.0, 
     laplace = np.pi**2 * (k[:, None] ** 2 + k[None, :] ** 2)
     coefficients = n * tau ** (alpha - 1) * (laplace + tau**2) ** (-alpha / 2) * rng.standard_normal((n, n))
     coefficients[0, 0] = 0.0
-    return np.asarray(idctn(coefficients, norm="ortho"))
+    return np.asarray(scipy.fft.idctn(coefficients, norm="ortho"))
 
 
 def threshold(field: Field) -> Field:
@@ -38,10 +37,10 @@ def solve(coefficient: Field, tolerance: float = RESIDUAL) -> Field:
     centres = (np.arange(n) + 0.5) / n
     nodes = np.linspace(0.0, 1.0, n)
     inside = np.clip(nodes, centres[0], centres[-1])
-    a = RectBivariateSpline(centres, centres, coefficient, kx=1, ky=1)(inside, inside)
+    a = scipy.interpolate.RectBivariateSpline(centres, centres, coefficient, kx=1, ky=1)(inside, inside)
     u = np.zeros((n, n))
     u[1:-1, 1:-1] = solve_on_nodes(a, tolerance)
-    return np.asarray(RectBivariateSpline(nodes, nodes, u)(centres, centres))
+    return np.asarray(scipy.interpolate.RectBivariateSpline(nodes, nodes, u)(centres, centres))
 
 
 class FivePointOperator:
@@ -79,9 +78,9 @@ class SinePoissonSolver:
         self._inverse = (1.0 / (twice * (modes[:, None] + modes[None, :]))).astype(np.float32)
 
     def apply(self, r: Field, out: Field) -> None:
-        spectrum = dstn(r.astype(np.float32), type=1, overwrite_x=True)
+        spectrum = scipy.fft.dstn(r.astype(np.float32), type=1, overwrite_x=True)
         spectrum *= self._inverse
-        out[...] = dstn(spectrum, type=1, overwrite_x=True)
+        out[...] = scipy.fft.dstn(spectrum, type=1, overwrite_x=True)
 
 
 def solve_on_nodes(a: Field, tolerance: float = RESIDUAL, most_iterations: int = 1000) -> Field:

@@ -7,12 +7,12 @@ data preparation itself starts without torch.
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.fft import irfft2, rfft2
+import scipy  # its parts load when they are used
 
 Array = Any  # an array of the library that the transforms belong to
 
 
-class Transforms(Protocol):
+class Fft(Protocol):
     name: str
 
     def array(self, values: np.ndarray) -> Array:
@@ -30,7 +30,7 @@ class Transforms(Protocol):
         """The maximum over the last two axes."""
 
 
-class ScipyTransforms:
+class ScipyFft:
     name = "scipy"
 
     def array(self, values: np.ndarray) -> np.ndarray:
@@ -40,10 +40,10 @@ class ScipyTransforms:
         return values
 
     def forward(self, field: np.ndarray) -> np.ndarray:
-        return np.asarray(rfft2(field))
+        return np.asarray(scipy.fft.rfft2(field))
 
     def backward(self, spectrum: np.ndarray, n: int) -> np.ndarray:
-        return np.asarray(irfft2(spectrum, s=(n, n)))
+        return np.asarray(scipy.fft.irfft2(spectrum, s=(n, n)))
 
     def largest(self, field: np.ndarray) -> np.ndarray:
         return np.asarray(field.max(axis=(-2, -1)))

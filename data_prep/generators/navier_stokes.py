@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import fft2
+import scipy  # its parts load when they are used
 
-from geomano_hpc.data_prep.generators.fft import Transforms
+from geomano_hpc.data_prep.generators.fft import Fft
 from geomano_hpc.data_prep.generators.vorticity import Solver
 
 Field = npt.NDArray[np.float64]
@@ -22,7 +22,7 @@ def gaussian_random_field(rng: np.random.Generator, n: int, alpha: float = 2.5, 
     amplitude = np.sqrt(2.0) * tau ** (alpha - 1) * (laplace + tau**2) ** (-alpha / 2)
     amplitude[0, 0] = 0.0
     noise = (rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n))) / np.sqrt(2.0)  # of unit variance
-    return np.asarray(fft2(amplitude * noise).real)
+    return np.asarray(scipy.fft.fft2(amplitude * noise).real)
 
 
 def forcing(n: int) -> Field:
@@ -39,7 +39,7 @@ def samples(
     viscosity: float,
     frames: int = FRAMES,
     keep_every: int = 1,
-    transforms: Transforms | None = None,
+    transforms: Fft | None = None,
 ) -> tuple[Field, Field]:
     """Samples of the data set `seed`, stepped together: vorticity at t = 0 [B, m, m], at t = 1 .. [B, m, m, frames].
 

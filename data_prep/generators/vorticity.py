@@ -12,7 +12,7 @@ that no sample depends on its neighbours.
 import numpy as np
 import numpy.typing as npt
 
-from geomano_hpc.data_prep.generators.fft import Array, ScipyTransforms, Transforms
+from geomano_hpc.data_prep.generators.fft import Array, Fft, ScipyFft
 from geomano_hpc.errors import DataError
 
 Field = npt.NDArray[np.float64]
@@ -31,10 +31,10 @@ class Solver:
         force: Field,
         courant: float = COURANT,
         largest_step: float = LARGEST_STEP,
-        transforms: Transforms | None = None,
+        transforms: Fft | None = None,
     ) -> None:
         self.n, self.courant = n, courant
-        self.library = transforms or ScipyTransforms()
+        self.library = transforms or ScipyFft()
         self.transforms_done = 0
         k_x = 2 * np.pi * np.fft.fftfreq(n, 1.0 / n)[:, None]
         k_y = 2 * np.pi * np.fft.rfftfreq(n, 1.0 / n)[None, :]

@@ -1,6 +1,6 @@
 """Read fields from the files that people have, piece by piece: MATLAB v5/v7 and v7.3, HDF5, PDEBench, NPY, NPZ, .pt.
 
-The format is told by the content, not by the name. docs/store.md lists what each of them is expected to hold.
+The format is told by the content, not by the name. docs/converting.md lists what each of them is expected to hold.
 """
 
 import contextlib
@@ -10,17 +10,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import h5py
-import numpy as np
 
-from geomano_hpc.data_prep.readers import hdf5 as readers_hdf5
-from geomano_hpc.data_prep.readers import matlab as readers_matlab
-from geomano_hpc.data_prep.readers import npy as readers_numpy
-from geomano_hpc.data_prep.readers import pt as readers_torch
-from geomano_hpc.data_prep.readers.variable import Block, Variable, whole
+from geomano_hpc.data_prep.readers import hdf5, matlab, npy, pt
+from geomano_hpc.data_prep.readers.variable import Block, Variable
 from geomano_hpc.errors import DataError
 
-_NPY = SimpleNamespace(names=readers_numpy.npy_names, variable=readers_numpy.npy_variable)
-_NPZ = SimpleNamespace(names=readers_numpy.npz_names, variable=readers_numpy.npz_variable)
+_NPY = SimpleNamespace(names=npy.npy_names, variable=npy.npy_variable)
+_NPZ = SimpleNamespace(names=npy.npz_names, variable=npy.npz_variable)
 
 
 def variable_names(path: Path) -> list[str]:
@@ -44,13 +40,6 @@ def open_variable(path: Path, key: str) -> Variable:
     return variable
 
 
-def read_field(path: Path, key: str) -> np.ndarray:
-    """A whole variable in memory."""
-    variable = open_variable(path, key)
-    with reading(path, repr(key)):
-        return whole(variable)
-
-
 def readable_blocks(variable: Variable) -> Iterator[Block]:
     """The blocks of a variable. An error in reading them names file and variable; one in using them is not touched."""
     with reading(variable.path, repr(variable.key)):
@@ -72,11 +61,11 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 def _format(path: Path) -> ModuleType | SimpleNamespace:
     if h5py.is_hdf5(path):
-        return readers_hdf5
-    if readers_matlab.is_matlab(path):
-        return readers_matlab
-    if readers_torch.is_torch(path):
-        return readers_torch
+        return hdf5
+    if matlab.is_matlab(path):
+        return matlab
+    if pt.is_torch(path):
+        return pt
     if zipfile.is_zipfile(path):
         return _NPZ
     with path.open("rb") as file:

@@ -7,16 +7,17 @@ import pytest
 import zarr
 from scipy.io import savemat
 
+from geomano_hpc.cli.app import main
 from geomano_hpc.data_prep import convert as convert_module
 from geomano_hpc.data_prep import shards as shards_module
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.problems import problem
-from geomano_hpc.data_prep.readers import read_field
 from geomano_hpc.data_prep.statistics import combine, moments
 from geomano_hpc.data_prep.store import open_store, read_manifest
 from geomano_hpc.data_prep.unfinished import Unfinished
 from geomano_hpc.data_prep.verify import verify
 from geomano_hpc.errors import DataError
+from tests.support.raw_files import read_field
 
 DARCY = problem("darcy", train_samples=10, test_samples=4, stride=2)
 
@@ -47,6 +48,31 @@ def test_two_files_train_on_the_first_and_test_on_the_second(darcy_raw: Path, tm
     store = open_store(tmp_path / "two.zarr")
     values = store.read("target", slice(0, 5))
     assert np.array_equal(values[3:], values[:2])  # both take the first samples of their file
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "shape", "stride"),
+    [
+        ("darcy", ("coeff", "sol"), (3, 21, 21), 5),
+        ("burgers", ("a", "u"), (3, 21), 1),
+        ("navier_stokes", ("u",), (3, 8, 8, 20), 1),
+    ],
+)
+def test_points_that_the_benchmark_keeps_where_no_stride_is_named(
+    name: str, fields: tuple[str, ...], shape: tuple[int, ...], stride: int, tmp_path: Path
+) -> None:
+    """Every fifth point of a Darcy file, so that 421 x 421 become 85 x 85; every point of the others."""
+    rng = np.random.default_rng(0)
+    raw = {field: rng.standard_normal(shape, dtype=np.float32) for field in fields}
+    np.savez(tmp_path / "raw.npz", **raw)  # type: ignore[arg-type]
+    sizes = ["--problem", name, "--train", "2", "--test", "1", "--out", str(tmp_path / "s.zarr")]
+    with pytest.raises(SystemExit) as ended:
+        main(["data", "convert", str(tmp_path / "raw.npz"), *sizes])
+    assert not ended.value.code
+    found = open_store(tmp_path / "s.zarr").read("target", slice(0, 3))
+    kept = raw[fields[-1]][:, ::stride]
+    kept = kept if name == "burgers" else kept[:, :, ::stride]
+    assert np.array_equal(found.squeeze(), kept[..., 10:] if name == "navier_stokes" else kept)
 
 
 def test_rollout_splits_the_frames(navier_stokes_store: Path) -> None:

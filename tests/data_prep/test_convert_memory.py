@@ -10,6 +10,8 @@ import pytest
 
 from geomano_hpc.data_prep.store import open_store
 
+pytestmark = pytest.mark.slow
+
 LIMIT_MIB, FILE_MIB = 160, 320
 
 PROGRAM = f"""

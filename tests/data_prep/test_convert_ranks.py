@@ -12,8 +12,8 @@ from scipy.io import savemat
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.ranks import SingleProcess, communicator
-from geomano_hpc.data_prep.readers import read_field
 from geomano_hpc.data_prep.verify import verify
+from tests.support.raw_files import read_field
 
 DARCY = problem("darcy", train_samples=10, test_samples=4, stride=2)
 SIZES = ("--problem", "darcy", "--train", "10", "--test", "4", "--stride", "2")
@@ -63,6 +63,7 @@ convert([Path(sys.argv[1])], settings, Path(sys.argv[2]), communicator())
 
 @mpirun
 @pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.ranks
 def test_several_mpi_ranks_write_the_same_bytes_as_one(raw: Path, expected: Path, tmp_path: Path, ranks: int) -> None:
     done = mpi(ranks, ["-c", PROGRAM, str(raw), str(tmp_path / "store.zarr")])
     assert done.returncode == 0, done.stderr
@@ -71,6 +72,7 @@ def test_several_mpi_ranks_write_the_same_bytes_as_one(raw: Path, expected: Path
 
 
 @mpirun
+@pytest.mark.ranks
 def test_command_runs_under_mpirun(darcy_raw: Path, darcy_store: Path, tmp_path: Path) -> None:
     done = mpi(2, ["-m", "geomano_hpc", "data", "convert", str(darcy_raw), *SIZES, "--out", str(tmp_path / "mpi.zarr")])
     assert done.returncode == 0, done.stderr
@@ -80,6 +82,7 @@ def test_command_runs_under_mpirun(darcy_raw: Path, darcy_store: Path, tmp_path:
 
 
 @mpirun
+@pytest.mark.ranks
 def test_an_error_of_any_rank_ends_all_and_nothing_is_left(darcy_raw: Path, tmp_path: Path) -> None:
     field = read_field(darcy_raw, "sol")
     field[11] = float("nan")
@@ -175,6 +178,7 @@ shards.struct = Pack
 
 
 @mpirun
+@pytest.mark.ranks
 def test_rank_that_is_killed_ends_all_and_another_number_of_ranks_goes_on(
     raw: Path, expected: Path, tmp_path: Path
 ) -> None:
@@ -189,6 +193,7 @@ def test_rank_that_is_killed_ends_all_and_another_number_of_ranks_goes_on(
     assert [path.name for path in tmp_path.iterdir()] == ["store.zarr"]
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_it_goes_on_and_ends_in_the_same_bytes(raw: Path, expected: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLER, str(raw), str(tmp_path)],
@@ -207,6 +212,7 @@ def test_killed_at_any_point_it_goes_on_and_ends_in_the_same_bytes(raw: Path, ex
     assert verify(stores[-1]) == []
 
 
+@pytest.mark.slow
 def test_spill_that_a_lost_machine_tore_is_made_again(raw: Path, expected: Path, tmp_path: Path) -> None:
     program = "import os, signal\nfrom geomano_hpc.data_prep import convert\n" + PROGRAM.replace(
         "convert([", "convert._write_shards = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\nconvert.convert(["

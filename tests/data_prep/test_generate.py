@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from geomano_hpc.cli.app import main
-from geomano_hpc.data.torch_fft import TorchTransforms
+from geomano_hpc.data.torch_fft import TorchFft
 from geomano_hpc.data_prep import generate as module
 from geomano_hpc.data_prep.generate import Generation, generate, make_samples, provenance, unfinished
 from geomano_hpc.errors import ConfigError, DataError
@@ -29,6 +29,7 @@ def mpirun(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("problem", "viscosity"), [("darcy", None), ("navier_stokes", 1e-3), ("burgers", 0.1)])
+@pytest.mark.slow
 def test_sample_has_the_same_bits_in_any_order_and_company(problem: str, viscosity: float | None) -> None:
     how = Generation(problem, samples=5, grid=12, viscosity=viscosity)
     forth, back = make_samples(how, range(5)), make_samples(how, [4, 2])
@@ -45,6 +46,7 @@ def test_any_number_of_workers_makes_the_same_file(tmp_path: Path) -> None:
 
 
 @needs_mpirun
+@pytest.mark.ranks
 def test_any_number_of_mpi_ranks_makes_the_same_file(tmp_path: Path) -> None:
     generate(SMALL, tmp_path / "alone.h5", workers=1)
     done = mpirun(3, "darcy", "--samples", "9", "--grid", "12", "--out", str(tmp_path / "ranks.h5"))
@@ -55,6 +57,7 @@ def test_any_number_of_mpi_ranks_makes_the_same_file(tmp_path: Path) -> None:
 
 
 @needs_mpirun
+@pytest.mark.ranks
 def test_an_error_ends_all_ranks(tmp_path: Path) -> None:
     generate(SMALL, tmp_path / "data.h5", workers=1)
     done = mpirun(2, "darcy", "--samples", "9", "--grid", "13", "--out", str(tmp_path / "data.h5"))
@@ -62,10 +65,11 @@ def test_an_error_ends_all_ranks(tmp_path: Path) -> None:
     assert "exists and was made with" in done.stderr
 
 
+@pytest.mark.slow
 def test_solver_has_the_same_bits_for_any_number_of_blas_threads() -> None:
     """mpirun binds a rank to a core, which changes the number of threads that a BLAS starts."""
     program = (
-        "import hashlib; from geomano_hpc.data_prep import darcy;"
+        "import hashlib; from geomano_hpc.data_prep.generators import darcy;"
         "print(hashlib.sha256(darcy.sample(0, 0, 201)[1].tobytes()).hexdigest())"
     )
     threads = [{"OMP_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number} for number in ("1", "2")]
@@ -91,6 +95,7 @@ generate.make_samples = slow
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.slow
 def test_killed_generation_leaves_no_file_and_goes_on_where_it_was(workers: int, tmp_path: Path) -> None:
     generation = Generation("darcy", samples=40, grid=51)
     out, whole = tmp_path / "data.h5", tmp_path / "whole.h5"
@@ -125,6 +130,21 @@ def test_killed_generation_leaves_no_file_and_goes_on_where_it_was(workers: int,
     assert sorted(tmp_path.iterdir()) == [out, slowly, whole]
 
 
+def test_ctrl_c_ends_a_generation_and_its_workers_with_one_line_and_keeps_finished_samples(tmp_path: Path) -> None:
+    generation = Generation("darcy", samples=400, grid=51)
+    out = tmp_path / "data.h5"
+    parts = unfinished(generation, out)
+    arguments = ["darcy", "--samples", "400", "--grid", "51", "--workers", "2", "--out", str(out)]
+    job = subprocess.Popen([*GENERATE, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_until(lambda: parts.folder.exists() and any(parts.folder.glob("*.npz")))
+    os.killpg(job.pid, signal.SIGINT)  # a terminal sends it to every process
+    _, said = job.communicate(timeout=240)
+    assert (job.returncode, said) == (130, "error: interrupted; what was finished is kept\n")
+    wait_until(lambda: not alive_in_session(job.pid))
+    assert [path for path in tmp_path.iterdir() if path != parts.folder] == []
+    assert 0 < len(parts.missing()) < 400
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -145,6 +165,7 @@ def alive_in_session(session: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_script_without_a_main_guard_is_told_so_and_does_not_wait_for_itself(tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
     script.write_text(
@@ -251,7 +272,7 @@ def test_device_is_chosen_loudly_and_stands_in_the_provenance(
         ({"problem": "heat"}, "'heat' is not known; known problems: darcy, navier_stokes, burgers"),
         ({"problem": "darcy", "solve_grid": 24}, "leave out --solve-grid"),
         ({"problem": "burgers", "solve_grid": 20}, "--solve-grid 20 is not a multiple of --grid 12"),
-        ({"problem": "darcy", "transforms": TorchTransforms("cpu").name}, "darcy is solved on the CPU"),
+        ({"problem": "darcy", "transforms": TorchFft("cpu").name}, "darcy is solved on the CPU"),
     ],
 )
 def test_settings_that_make_no_sense_are_errors(settings: dict[str, str], message: str) -> None:

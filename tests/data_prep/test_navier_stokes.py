@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.io import loadmat
 
-from geomano_hpc.data.torch_fft import TorchTransforms
+from geomano_hpc.data.torch_fft import TorchFft
 from geomano_hpc.data_prep.generators import navier_stokes
 from geomano_hpc.data_prep.generators.vorticity import Solver
 from geomano_hpc.errors import BackendError, DataError
@@ -37,6 +37,7 @@ def test_taylor_green_vortex_decays_as_it_must() -> None:
 
 
 @pytest.mark.parametrize(("viscosity", "ratio"), [(0.0, 2**4), (1e-2, 2**2)])
+@pytest.mark.slow
 def test_second_order_in_time_and_fourth_where_nothing_diffuses(viscosity: float, ratio: float) -> None:
     n = 32
     w0 = random_flow(n, strength=5.0)
@@ -114,8 +115,8 @@ def test_solver_follows_the_fno_authors_solution() -> None:
 
 @pytest.mark.parametrize("n", [24, 27])
 def test_torch_steps_a_batch_to_the_same_frames(n: int) -> None:
-    together = navier_stokes.samples(0, [4, 1, 7], n, 1e-4, frames=3, transforms=TorchTransforms("cpu"))
-    alone = navier_stokes.samples(0, [1], n, 1e-4, frames=3, transforms=TorchTransforms("cpu"))
+    together = navier_stokes.samples(0, [4, 1, 7], n, 1e-4, frames=3, transforms=TorchFft("cpu"))
+    alone = navier_stokes.samples(0, [1], n, 1e-4, frames=3, transforms=TorchFft("cpu"))
     default = navier_stokes.samples(0, [4, 1, 7], n, 1e-4, frames=3)
     for key in range(2):
         np.testing.assert_allclose(together[key], default[key], rtol=0, atol=1e-12)
@@ -139,7 +140,7 @@ def test_kept_points_are_points_of_the_finer_grid() -> None:
 
 def test_device_that_is_not_there_is_an_error() -> None:
     with pytest.raises(BackendError, match="--device nonsense cannot be used here"):
-        TorchTransforms("nonsense")
+        TorchFft("nonsense")
 
 
 def test_initial_vorticity_has_the_variance_of_its_covariance() -> None:
@@ -152,8 +153,8 @@ def test_initial_vorticity_has_the_variance_of_its_covariance() -> None:
     assert np.mean(np.square(fields)) == pytest.approx(np.sum(amplitude**2), rel=0.1)
 
 
-@pytest.mark.parametrize("library", [lambda: None, lambda: TorchTransforms("cpu")], ids=["scipy", "torch"])
-def test_blow_up_is_an_error(library: Callable[[], TorchTransforms | None]) -> None:
+@pytest.mark.parametrize("library", [lambda: None, lambda: TorchFft("cpu")], ids=["scipy", "torch"])
+def test_blow_up_is_an_error(library: Callable[[], TorchFft | None]) -> None:
     n = 16
     wild = Solver(n, 0.0, np.zeros((n, n)), courant=np.inf, largest_step=1.0, transforms=library())
     with np.errstate(all="ignore"), pytest.raises(DataError, match="left the finite range"):

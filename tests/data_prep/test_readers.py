@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from scipy.io import loadmat, savemat
 
-from geomano_hpc.data_prep.readers import open_variable, read_field, variable_names
+from geomano_hpc.data_prep.readers import open_variable, variable_names
 from geomano_hpc.data_prep.readers import variable as variable_module
 from geomano_hpc.data_prep.readers.variable import block_shape, block_slices
 from geomano_hpc.errors import DataError
+from tests.support.raw_files import read_field
 from tests.support.real_data import FOLDER, needs_real_data
 
 FIELD = np.random.default_rng(0).standard_normal((5, 7, 6, 3))

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from geomano_hpc.data_prep.readers import open_variable, read_field, variable_names
+from geomano_hpc.data_prep.readers import open_variable, variable_names
 from geomano_hpc.errors import DataError
+from tests.support.raw_files import read_field
 from tests.support.real_data import FOLDER, needs_real_data
 
 
@@ -109,7 +110,8 @@ def test_what_is_not_a_dictionary_of_tensors_is_refused(tmp_path: Path) -> None:
 def test_torch_is_not_imported(tmp_path: Path) -> None:
     torch.save({"x": torch.ones(2, 3)}, tmp_path / "data.pt")
     program = (
-        "import sys; from pathlib import Path; from geomano_hpc.data_prep.readers import read_field;"
-        f"assert read_field(Path({str(tmp_path / 'data.pt')!r}), 'x').sum() == 6; assert 'torch' not in sys.modules"
+        "import sys; from pathlib import Path; from geomano_hpc.data_prep.readers import open_variable;"
+        f"((_, values),) = open_variable(Path({str(tmp_path / 'data.pt')!r}), 'x').blocks();"
+        "assert values.sum() == 6; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -88,9 +88,11 @@ def test_card_is_readable_and_complete(darcy_store: Path) -> None:
     assert "'coeff' as input, 'sol' as target" in lines["taken from it"]
     card = open_store(darcy_store).card
     assert StoreCard.from_json(card.to_json()) == card
+    assert card.kind == card.to_json()["task"] == "steady"  # the key that docs/store.md specifies
 
 
 @pytest.mark.parametrize("name", ["darcy_store", "navier_stokes_store", "burgers_store"])
+@pytest.mark.slow
 def test_picture_shows_samples_of_every_kind_of_store(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
