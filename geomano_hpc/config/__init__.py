@@ -1,12 +1,6 @@
 """One run's full configuration (a recipe): its strict tree, its YAML files, its overrides."""
 
-from geomano_hpc.config.models import (
-    FnoConfig,
-    GeomanoConfig,
-    ModelConfig,
-    TransolverConfig,
-    UnoConfig,
-)
+from geomano_hpc.config.models import ModelConfig, RecordedModel, model_names, register_model
 from geomano_hpc.config.recipe_files import (
     apply_changes,
     load_recipe,
@@ -26,18 +20,17 @@ from geomano_hpc.config.tree import (
 __all__ = [
     "ComputeConfig",
     "DataConfig",
-    "FnoConfig",
     "GenerateConfig",
-    "GeomanoConfig",
     "LossConfig",
     "ModelConfig",
     "Recipe",
+    "RecordedModel",
     "TrainingConfig",
-    "TransolverConfig",
-    "UnoConfig",
     "apply_changes",
     "load_recipe",
+    "model_names",
     "recipe_from_mapping",
     "recipe_names",
+    "register_model",
     "to_yaml",
 ]

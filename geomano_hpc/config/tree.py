@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 
-from geomano_hpc.config.models import GeomanoConfig, ModelConfig
+from geomano_hpc.config.choices import LoggerNames, LossName, OptimizerName, Options, SchedulerName
+from geomano_hpc.config.models import ModelConfig, default_model, model_section
 from geomano_hpc.config.strict import Strict
+
+RECORDED = "recorded"  # in the context of a validation: the recipe of a run folder, read without its model
 
 
 class GenerateConfig(Strict):
@@ -21,6 +24,12 @@ class GenerateConfig(Strict):
         default=None, gt=0, description="Navier-Stokes (by default 1e-5) and Burgers (by default 0.01)"
     )
     seed: int = Field(default=0, ge=0)
+
+    @property
+    def kept_points(self) -> tuple[int, int]:
+        """(H, W) of the samples in the store; a line is a grid of one row."""
+        points = -(-self.grid // self.stride)
+        return (1 if self.problem == "burgers" else points), points
 
 
 class DataConfig(Strict):
@@ -42,6 +51,11 @@ class DataConfig(Strict):
 
 
 class LossConfig(Strict):
+    name: LossName = Field(
+        default="relative_l2",
+        description="relative_l2 (the benchmark's), relative_l1, relative_h1, mse, or package:callable",
+    )
+    options: Options = Field(default_factory=dict, description="keyword arguments of the loss")
     gradient_weight: float = Field(
         default=0.0, ge=0, description="weight of the relative L2 of the spatial derivatives"
     )
@@ -50,10 +64,23 @@ class LossConfig(Strict):
 class TrainingConfig(Strict):
     epochs: int = Field(default=500, gt=0)
     batch_size: int = Field(default=4, gt=0, description="over all ranks")
-    lr: float = Field(default=3e-4, gt=0, description="the peak of the one-cycle schedule")
-    optimizer: Literal["adamw"] = "adamw"
+    lr: float = Field(default=3e-4, gt=0, description="the peak of the schedule")
+    optimizer: OptimizerName = Field(
+        default="adamw",
+        description="by name, such as adam, sgd or lion (all in config/choices.py), or package:callable",
+    )
+    optimizer_options: Options = Field(
+        default_factory=dict, description="further keyword arguments of the optimiser, such as {momentum: 0.9}"
+    )
     weight_decay: float = Field(default=1e-5, ge=0)
-    scheduler: Literal["onecycle"] = "onecycle"
+    scheduler: SchedulerName = Field(default="onecycle", description="onecycle, cosine, constant, or package:callable")
+    scheduler_options: Options = Field(default_factory=dict, description="further keyword arguments of the scheduler")
+    warmup: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="share of all steps in which lr rises to its peak; by default 0.3 of onecycle and 0 of the others",
+    )
     clip: float | None = Field(default=None, gt=0, description="largest norm of the gradient")
     seed: int = Field(default=0, ge=0)
     accumulate: int = Field(
@@ -82,9 +109,12 @@ class TrainingConfig(Strict):
     rank_timeout: float = Field(
         default=600.0, gt=0, description="seconds without a sign of one of several ranks after which the job ends"
     )
-    log_every: int = Field(default=10, gt=0, description="steps between points of the step curves in TensorBoard")
+    loggers: LoggerNames = Field(
+        default=["tensorboard"], description="tensorboard, wandb, mlflow; metrics.jsonl is always written"
+    )
+    log_every: int = Field(default=10, gt=0, description="steps between points of the step curves of the loggers")
     figures_every: int = Field(
-        default=50, gt=0, description="epochs between figures in TensorBoard; always after the last"
+        default=50, ge=0, description="epochs between figures in TensorBoard, and after the last; 0: none at all"
     )
 
     def model_post_init(self, _context: Any) -> None:
@@ -106,22 +136,29 @@ class ComputeConfig(Strict):
 
 
 class Recipe(Strict):
-    """One run's full configuration."""
+    """One run's full configuration; nothing in it changes after reading. `load_recipe` reads and changes recipes.
+
+    Examples:
+        >>> import geomano_hpc as gm
+        >>> recipe = gm.load_recipe("navier_stokes_smoke")
+        >>> recipe.name, recipe.data.store, recipe.training.batch_size
+        ('navier_stokes_smoke', PosixPath('data/navier_stokes_smoke.zarr'), 4)
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     data: DataConfig
-    model: ModelConfig = GeomanoConfig()
+    model: SerializeAsAny[ModelConfig] = Field(default_factory=default_model)
     loss: LossConfig = LossConfig()
     training: TrainingConfig = TrainingConfig()
     compute: ComputeConfig = ComputeConfig()
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _by_the_model_that_it_names(cls, content: Any, info: ValidationInfo) -> ModelConfig:
+        return model_section(content, recorded=bool(info.context and info.context.get(RECORDED)))
+
     def model_post_init(self, _context: Any) -> None:
-        if self.model.name in ("fno", "uno") and self.compute != ComputeConfig():
-            raise ValueError(
-                f"model {self.model.name} is computed as its package does, in float32: leave compute at its defaults"
-            )
         if self.compute.precision == "float16" and self.training.zero:
             # DeepSpeed 0.19 clips gradients that are still scaled there, and does not lower the scale on an overflow.
             raise ValueError("compute.precision float16 goes with training.zero 0 only; bfloat16 goes with any")
-        if isinstance(self.model, GeomanoConfig) and self.model.domain == "1d" and self.loss.gradient_weight:
-            raise ValueError("loss.gradient_weight needs a 2D grid: set it to 0 for domain 1d")
+        self.model.check_recipe(self)

@@ -31,5 +31,13 @@ def read_yaml(text: str, source: str) -> Any:
         raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
+def read_mapping(text: str, source: str) -> dict[str, Any]:
+    """What every file of ours holds: keys and values."""
+    content = read_yaml(text, source)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{source}: expected a mapping of keys, found {type(content).__name__}")
+    return content
+
+
 def write_yaml(content: Any) -> str:
     return str(yaml.dump(content, Dumper=_Dumper, sort_keys=False))

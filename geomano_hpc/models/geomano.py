@@ -5,15 +5,93 @@ an H x W grid whose frames are channels ("we treat the time dimension as an addi
 """
 
 from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BeforeValidator, Field, model_validator
 from torch import nn
 
-from geomano_hpc.config import GeomanoConfig
+from geomano_hpc.config import ModelConfig, Recipe, register_model
+from geomano_hpc.errors import ConfigError
 from geomano_hpc.kernels import gelu
 from geomano_hpc.models.parts.encoder import Decoder, Encoder, Grid
 from geomano_hpc.models.parts.geomamba import GeoMambaKernel
+from geomano_hpc.models.parts.grid_model import GridModel
 from geomano_hpc.models.parts.stack import LayerStack, keeping_inputs
+
+
+def _quoted(value: Any) -> Any:
+    if isinstance(value, int):
+        raise ValueError(f"write the mask in quotes, such as '0011' (YAML read the number {value})")
+    return value
+
+
+# One digit per scan direction, in the paper's order; a recipe writes it in quotes, since YAML takes 0011 for a number.
+Correction = Annotated[str, BeforeValidator(_quoted), Field(pattern=r"^(none|learnable|[01]+)$")]
+
+# What differs from the defaults below. The paper: positional encoding and the vanilla scan for 1D and 3D domains.
+# Ours: a line has two directions instead of four, and so two copies of B x of which a mask dampens one.
+_BY_DOMAIN: dict[str, dict[str, Any]] = {
+    "1d": {"kind": "1d", "orders": "sequence", "correction": "01", "positional_encoding": True},
+    "3d": {"kind": "1d", "positional_encoding": True},
+}
+
+
+class GeomanoConfig(ModelConfig):
+    """GeoMaNO (section "Novel Method" of the paper)."""
+
+    name: Literal["geomano"] = "geomano"
+    depth: int = Field(default=8, gt=0, description="T, the number of GeoMaNO layers")
+    embedding: int = Field(default=64, gt=0, description="ED, the feature embedding dimension")
+    dstate: int = Field(default=16, gt=0, description="N, the hidden states per channel")
+    expand: int = Field(default=1, gt=0, description="channels of the scan E = expand * embedding")
+    mlp_ratio: float = Field(default=2.0, gt=0, description="hidden width of the layer's MLP over embedding")
+    domain: Literal["1d", "2d", "3d"] = Field(
+        default="2d", description="1d: a 1 x L grid; 3d: (x, y, t) with time as features. Decides other defaults"
+    )
+    kind: Literal["1d", "2d"] = Field(default="2d", description="vanilla GeoMamba-SSM or 2DGeoMamba-SSM")
+    orders: Literal["paper", "corners", "sequence"] = "paper"
+    correction: Correction = Field(
+        default="0011", description="none, learnable, or a mask with one digit per direction"
+    )
+    correction_form: Literal["equation", "state"] = "equation"
+    encoder: Literal["pointwise", "local", "global"] = "pointwise"
+    patch: int = Field(default=1, gt=0, description="side of a patch; 1 for the pointwise encoder")
+    positional_encoding: bool = False
+    scan_backend: str = Field(default="auto", description="auto, or a backend by name (see geomano doctor)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_domain(cls, content: Any) -> Any:
+        if not isinstance(content, dict):
+            return content
+        return {**_BY_DOMAIN.get(str(content.get("domain")), {}), **content}
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.orders == "sequence" else 4
+
+    def model_post_init(self, _context: Any) -> None:
+        if (self.encoder == "pointwise") != (self.patch == 1):
+            raise ValueError(
+                f"encoder {self.encoder} does not go with patch {self.patch}: pointwise is patch 1, local and global "
+                "are more"
+            )
+        if self.domain == "1d" and (self.orders, self.kind) != ("sequence", "1d"):
+            raise ValueError("domain 1d goes with orders sequence and kind 1d: a line is scanned forth and back")
+        if self.correction.isdigit() and len(self.correction) != self.directions:
+            digits = {2: "two", 4: "four"}[self.directions]
+            raise ValueError(f"correction {self.correction!r} needs {digits} digits, one for each scan direction")
+
+    def backend(self) -> str:
+        return self.scan_backend
+
+    def tied_to_grid(self) -> str:
+        return "encoder global" if self.encoder == "global" else ""
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        if self.domain == "1d" and recipe.loss.gradient_weight:
+            raise ValueError("loss.gradient_weight needs a 2D grid: set it to 0 for domain 1d")
 
 
 class MLP(nn.Sequential):
@@ -36,7 +114,16 @@ class GeoMaNOLayer(nn.Module):
     def __init__(self, config: GeomanoConfig) -> None:
         super().__init__()
         self.kernel_norm = nn.LayerNorm(config.embedding)
-        self.kernel = GeoMambaKernel(config)
+        self.kernel = GeoMambaKernel(
+            config.embedding,
+            dstate=config.dstate,
+            expand=config.expand,
+            kind=config.kind,
+            orders=config.orders,
+            correction=config.correction,
+            correction_form=config.correction_form,
+            backend=config.scan_backend,
+        )
         self.mlp_norm = nn.LayerNorm(config.embedding)
         self.mlp = MLP(config.embedding, round(config.mlp_ratio * config.embedding), config.scan_backend)
 
@@ -45,23 +132,47 @@ class GeoMaNOLayer(nn.Module):
         return s_BhwD + self.mlp(s_BhwD, self.mlp_norm)
 
 
-class GeoMaNO(nn.Module):
-    """a -> encode -> T GeoMaNO layers -> decode -> u, channels last: [B, H, W, C_in] -> [B, H, W, C_out].
+@register_model
+class GeoMaNO(GridModel):
+    """The Geometric Mamba Neural Operator: a -> encode -> T GeoMaNO layers -> decode -> u.
 
-    `grid` is needed by the `global` encoder only: nothing else depends on the size of the grid.
+    Channels last: [B, H, W, in_channels] -> [B, H, W, out_channels]. A 1D domain is a grid of 1 x L. Keywords are the
+    keys of GeomanoConfig; a configuration as a whole is given as `config`.
+
+    >>> import torch
+    >>> import geomano_hpc as gm
+    >>> model = gm.GeoMaNO(in_channels=3, out_channels=1, depth=2, embedding=16)
+    >>> model(torch.zeros(2, 9, 11, 3)).shape
+    torch.Size([2, 9, 11, 1])
+
+    `grid` (H, W) is needed by the `global` encoder only: nothing else depends on the size of the grid.
     """
 
-    def __init__(self, config: GeomanoConfig, in_channels: int, out_channels: int, grid: Grid | None = None) -> None:
-        super().__init__()
+    Config = GeomanoConfig
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        grid: Grid | None = None,
+        config: GeomanoConfig | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels)
+        config = GeomanoConfig.chosen(config, options)
         self.is_line = config.domain == "1d"
-        self.encoder = Encoder(config, in_channels, grid)
+        D, variant = config.embedding, config.encoder
+        sides = (1 if self.is_line else config.patch, config.patch)  # patches of a line are pieces of it
+        self.encoder = Encoder(in_channels, D, variant, sides, grid, config.positional_encoding)
         self.layers = LayerStack(GeoMaNOLayer(config) for _ in range(config.depth))
-        self.decoder = Decoder(config, out_channels, grid)
+        self.decoder = Decoder(D, out_channels, variant, sides, grid)
 
     def forward(self, x_BHWC: torch.Tensor) -> torch.Tensor:
+        self.check_input(x_BHWC)
         _, height, width, _ = x_BHWC.shape
         if self.is_line and height != 1:
-            raise ValueError(f"domain 1d takes a 1 x L grid, found {height} x {width}; set model.domain to 2d or 3d")
+            raise ConfigError(f"domain 1d takes a 1 x L grid, found {height} x {width}; set model.domain to 2d or 3d")
         return self.decoder(self.layers(self.encoder(x_BHWC)), height, width)
 
     def dense_parts(self) -> list[nn.Module]:

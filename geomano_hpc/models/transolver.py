@@ -5,12 +5,33 @@ Physics-Attention assigns the points to G slices, attends between the slices, an
 Axes: B batch, H x W grid (P points), D embedding, M heads, c = D / M channels of a head, G slices, C channels.
 """
 
+from typing import Any, Literal
+
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import nn
 
-from geomano_hpc.config import TransolverConfig
+from geomano_hpc.config import ModelConfig, register_model
+from geomano_hpc.models.parts.grid_model import GridModel
 from geomano_hpc.models.parts.stack import LayerStack
+
+
+class TransolverConfig(ModelConfig):
+    """Transolver for structured 2D grids. The defaults are its published configuration for Darcy flow; that for
+    Navier-Stokes has embedding 256 and 32 slices."""
+
+    name: Literal["transolver"] = "transolver"
+    depth: int = Field(default=8, gt=0)
+    embedding: int = Field(default=128, gt=0)
+    heads: int = Field(default=8, gt=0)
+    slices: int = Field(default=64, gt=0, description="physical states that the points are assigned to")
+    mlp_ratio: float = Field(default=1.0, gt=0)
+    reference: int = Field(default=8, gt=0, description="positions are distances to a grid of so many points a side")
+
+    def model_post_init(self, _context: Any) -> None:
+        if self.embedding % self.heads:
+            raise ValueError(f"embedding {self.embedding} is not a multiple of heads {self.heads}")
 
 
 class PhysicsAttention(nn.Module):
@@ -65,11 +86,31 @@ class TransolverLayer(nn.Module):
         return x_BHWD + self.mlp(self.mlp_norm(x_BHWD))
 
 
-class Transolver(nn.Module):
-    """Channels last: [B, H, W, C_in] -> [B, H, W, C_out]. No parameter depends on the grid."""
+@register_model
+class Transolver(GridModel):
+    """Channels last: [B, H, W, in_channels] -> [B, H, W, out_channels], on any grid. Keywords are those of
+    TransolverConfig.
 
-    def __init__(self, config: TransolverConfig, in_channels: int, out_channels: int) -> None:
-        super().__init__()
+    >>> import torch
+    >>> from geomano_hpc.models.transolver import Transolver
+    >>> model = Transolver(in_channels=3, out_channels=1, depth=1, embedding=16, heads=2, slices=4)
+    >>> model(torch.zeros(2, 9, 11, 3)).shape
+    torch.Size([2, 9, 11, 1])
+    """
+
+    Config = TransolverConfig
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        grid: tuple[int, int] | None = None,
+        config: TransolverConfig | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels)
+        config = TransolverConfig.chosen(config, options)
         D = config.embedding
         self.reference = config.reference
         self.lift = nn.Sequential(nn.Linear(in_channels + config.reference**2, 2 * D), nn.GELU(), nn.Linear(2 * D, D))
@@ -84,6 +125,7 @@ class Transolver(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, x_BHWC: torch.Tensor) -> torch.Tensor:
+        self.check_input(x_BHWC)
         position_BHWR = self._positions(x_BHWC).expand(len(x_BHWC), -1, -1, -1)
         z_BHWD = self.lift(torch.cat([position_BHWR, x_BHWC], dim=-1)) + self.offset
         return self.project(self.norm(self.layers(z_BHWD)))

@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from geomano_hpc.config import GeomanoConfig, TransolverConfig, load_recipe, recipe_from_mapping, recipe_names, to_yaml
+from geomano_hpc.config import load_recipe, recipe_from_mapping, recipe_names, to_yaml
 from geomano_hpc.errors import ConfigError
+from geomano_hpc.models.geomano import GeomanoConfig
+from geomano_hpc.models.transolver import TransolverConfig
 
 
 def test_paper_recipes_hold_the_papers_tables() -> None:
@@ -27,6 +29,7 @@ def test_paper_recipes_hold_the_papers_tables() -> None:
     assert navier_stokes.model.positional_encoding
     # the benchmark's
     assert (darcy.training.clip, darcy.training.weight_decay) == (0.1, 1e-5)
+    assert (navier_stokes.training.clip, navier_stokes.training.weight_decay) == (None, 1e-5)
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -68,7 +71,10 @@ def test_overrides_are_typed_by_the_tree() -> None:
         ("model.depth=0", "model.depth: Input should be greater than 0"),
         ("model.kind=3d", "model.kind: Input should be '1d' or '2d'"),
         ("model.correction=01", "needs four digits"),
-        ("model.name=deeponet", "model: name is not known; choose one of geomano, transolver, fno, uno"),
+        (
+            "model.name=deeponet",
+            "model.name: 'deeponet' is not known; choose one of fno, geomano, transolver, uno, or package.module:Class",
+        ),
         (
             "model={name: transolver, kind: 2d}",
             "unknown key model.kind; valid keys here: name, depth, embedding, heads",

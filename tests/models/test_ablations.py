@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.models import build_model
+from geomano_hpc.models.geomano import GeomanoConfig
 from geomano_hpc.report.published import ABLATION
 from geomano_hpc.training.losses import relative_l2
 

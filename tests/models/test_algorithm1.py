@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from geomano_hpc.config import GeomanoConfig
-from geomano_hpc.models.geomano import GeoMaNOLayer
+from geomano_hpc.models.geomano import GeomanoConfig, GeoMaNOLayer
 from geomano_hpc.models.parts.geomamba import GeoMambaKernel
 
 H, W = 3, 4
@@ -54,7 +53,7 @@ def test_kernel_is_algorithm_1(correction: str, form: str) -> None:
     torch.manual_seed(0)
     names = {"kind": "1d", "correction": correction, "correction_form": form, "scan_backend": "reference"}
     config = GeomanoConfig.model_validate({"embedding": 18, "dstate": 3, **names})
-    kernel = GeoMambaKernel(config).double()
+    kernel = GeoMaNOLayer(config).kernel.double()
     assert kernel.dt_rank == 2
     if correction == "learnable":
         torch.nn.init.normal_(kernel.R)  # type: ignore[arg-type]
@@ -64,11 +63,11 @@ def test_kernel_is_algorithm_1(correction: str, form: str) -> None:
 
 
 def test_mask_digits_belong_to_the_directions_in_the_papers_order() -> None:
-    kernel = GeoMambaKernel(GeomanoConfig(embedding=4, dstate=2, correction="0110"))
+    kernel = GeoMaNOLayer(GeomanoConfig(embedding=4, dstate=2, correction="0110")).kernel
     assert kernel.R is not None
     assert [bool(direction.all()) for direction in kernel.R] == [False, True, True, False]
     assert "R" not in kernel.state_dict()  # a mask is configuration, not a weight
-    assert "R" in GeoMambaKernel(GeomanoConfig(embedding=4, dstate=2, correction="learnable")).state_dict()
+    assert "R" in GeoMaNOLayer(GeomanoConfig(embedding=4, dstate=2, correction="learnable")).kernel.state_dict()
 
 
 def test_layer_is_prenorm_with_two_residuals() -> None:

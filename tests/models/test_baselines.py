@@ -7,10 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from geomano_hpc.config import FnoConfig, TransolverConfig, UnoConfig, load_recipe
+from geomano_hpc.config import load_recipe
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.models import build_model, count_parameters
-from geomano_hpc.models.transolver import PhysicsAttention, Transolver
+from geomano_hpc.models.fno import FnoConfig
+from geomano_hpc.models.transolver import PhysicsAttention, Transolver, TransolverConfig
+from geomano_hpc.models.uno import UnoConfig
 
 SMALL: dict[str, TransolverConfig | FnoConfig | UnoConfig] = {
     "transolver": TransolverConfig(depth=2, embedding=16, heads=2, slices=4, reference=3),
@@ -67,7 +69,7 @@ def test_physics_attention_written_out_slice_by_slice() -> None:
 
 
 def test_transolver_knows_where_a_point_is() -> None:
-    model = Transolver(TransolverConfig(reference=2), in_channels=1, out_channels=1)
+    model = Transolver(in_channels=1, out_channels=1, reference=2)
     distances = model._positions(torch.zeros(1, 3, 5, 1))
     assert distances.shape == (1, 3, 5, 4)
     assert torch.allclose(distances[0, 0, 0], torch.tensor([0.0, 1.0, 1.0, 2**0.5]))
@@ -96,6 +98,7 @@ def test_missing_package_is_an_error_that_says_how_to_install_it(name: str, monk
         build_model(SMALL[name], 1, 1)
 
 
+@pytest.mark.slow
 def test_our_models_do_not_load_the_extra() -> None:
     program = (
         "import sys; from geomano_hpc.config import load_recipe; from geomano_hpc.models import build_model\n"

@@ -6,11 +6,15 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from geomano_hpc.config import ComputeConfig, FnoConfig, GeomanoConfig, ModelConfig, TransolverConfig
+from geomano_hpc.config import ComputeConfig, ModelConfig
 from geomano_hpc.data import Normaliser, Split
+from geomano_hpc.errors import ConfigError
 from geomano_hpc.models import build_model, geomano
+from geomano_hpc.models.fno import FnoConfig
+from geomano_hpc.models.geomano import GeomanoConfig
 from geomano_hpc.models.parts import geomamba
 from geomano_hpc.models.parts.stack import checkpoint_layers, compile_dense_parts
+from geomano_hpc.models.transolver import TransolverConfig
 from geomano_hpc.training.tasks import Task
 
 MODELS: list[ModelConfig] = [
@@ -70,6 +74,7 @@ def test_layer_keeps_less_and_repeats_no_matrix_product(config: ModelConfig, mon
 
 
 @pytest.mark.parametrize("config", MODELS, ids=lambda config: f"{config.name}-{config.embedding}")
+@pytest.mark.slow
 def test_compiled_dense_parts_compute_the_same_under_the_same_names(config: ModelConfig) -> None:
     torch.manual_seed(0)
     plain = build_model(config, 1, 1)
@@ -83,9 +88,9 @@ def test_compiled_dense_parts_compute_the_same_under_the_same_names(config: Mode
 
 def test_models_without_these_ways_refuse_them() -> None:
     fno = build_model(FnoConfig(depth=1, embedding=4, modes=2), 1, 1)
-    with pytest.raises(ValueError, match="ChannelsLast has no layer stack"):
+    with pytest.raises(ConfigError, match="FNO has no layer stack"):
         checkpoint_layers(fno)
-    with pytest.raises(ValueError, match="ChannelsLast names no dense parts"):
+    with pytest.raises(ConfigError, match="FNO names no dense parts"):
         compile_dense_parts(fno)
 
 
@@ -97,7 +102,7 @@ def test_bfloat16_is_near_float32_and_its_loss_is_float32(config: ModelConfig) -
     split = Split("steady", field, field + 3, Normaliser(0.0, 1.0), Normaliser(3.0, 1.0))
     losses = {}
     for precision in ("float32", "bfloat16"):
-        loss = Task(split, 0.1, precision).training_loss(model, torch.arange(4), torch.device("cpu"))
+        loss = Task(split, 0.1, precision).loss_parts(model, torch.arange(4), torch.device("cpu")).total
         loss.backward()
         losses[precision] = loss
     assert losses["bfloat16"].dtype == torch.float32

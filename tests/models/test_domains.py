@@ -4,9 +4,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from geomano_hpc.config import GeomanoConfig
+from geomano_hpc.errors import ConfigError
 from geomano_hpc.models import build_model
-from geomano_hpc.models.parts.geomamba import GeoMambaKernel
+from geomano_hpc.models.geomano import GeomanoConfig, GeoMaNOLayer
 
 
 def of_domain(domain: str, **changes: object) -> GeomanoConfig:
@@ -44,13 +44,13 @@ def test_line_is_a_grid_of_one_row(encoder: dict[str, object], correction: str) 
     assert y.shape == (2, 1, 17, 1)
     y.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-    with pytest.raises(ValueError, match="domain 1d takes a 1 x L grid, found 17 x 1"):
+    with pytest.raises(ConfigError, match="domain 1d takes a 1 x L grid, found 17 x 1"):
         model(x.transpose(1, 2))
 
 
 def test_line_is_scanned_forth_and_back() -> None:
     """A change in the middle reaches both ends; with the convolution and one direction it would reach one."""
-    kernel = GeoMambaKernel(of_domain("1d"))
+    kernel = GeoMaNOLayer(of_domain("1d")).kernel
     assert [(order.rows_backwards, order.columns_backwards) for order in kernel.orders] == [
         (False, False),
         (True, True),
@@ -69,7 +69,7 @@ def test_line_is_scanned_forth_and_back() -> None:
 def test_quadrants_that_a_point_sees_of_a_2d_scan(orders: str, quadrants: set[tuple[int, int]]) -> None:
     """The paper's four orders see two quadrants of a point; ours, `corners`, see all four."""
     torch.manual_seed(0)
-    kernel = GeoMambaKernel(of_domain("2d", orders=orders)).double()
+    kernel = GeoMaNOLayer(of_domain("2d", orders=orders)).kernel.double()
     z = torch.randn(1, 9, 9, 8, dtype=torch.float64, requires_grad=True)
     kernel(z)[0, 4, 4].sum().backward()
     assert z.grad is not None

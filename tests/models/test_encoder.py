@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from geomano_hpc.config import GeomanoConfig
+from geomano_hpc.errors import ConfigError
 from geomano_hpc.models import build_model
+from geomano_hpc.models.geomano import GeomanoConfig
 from geomano_hpc.models.parts.encoder import GlobalMix, LocalMix
 from geomano_hpc.models.parts.patches import from_patches, patch_grid, to_patches
 
@@ -91,7 +92,7 @@ def test_global_weights_are_the_papers_matrix_over_the_whole_domain() -> None:
 def test_global_encoder_refuses_another_grid() -> None:
     model = build_model(small(encoder="global", patch=2), in_channels=1, out_channels=1, grid=(6, 7))
     assert model(torch.randn(1, 6, 7, 1)).shape == (1, 6, 7, 1)
-    with pytest.raises(ValueError, match="tied to the grid of its training, 6 x 7, and was given 7 x 6"):
+    with pytest.raises(ConfigError, match="tied to the grid of its training, 6 x 7, and was given 7 x 6"):
         model(torch.randn(1, 7, 6, 1))
-    with pytest.raises(ValueError, match="build the model with grid"):
+    with pytest.raises(ConfigError, match="build the model with grid"):
         build_model(small(encoder="global", patch=2), in_channels=1, out_channels=1)

@@ -1,8 +1,11 @@
 import pytest
 
-from geomano_hpc.config import FnoConfig, GeomanoConfig, TransolverConfig, load_recipe
+from geomano_hpc.config import load_recipe
 from geomano_hpc.models import build_model, count_parameters
 from geomano_hpc.models.common.flops import count_by_part, part_table, scan_flops
+from geomano_hpc.models.fno import FnoConfig
+from geomano_hpc.models.geomano import GeomanoConfig
+from geomano_hpc.models.transolver import TransolverConfig
 
 
 def test_parameters_by_part_add_up() -> None:

@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from geomano_hpc.config import GeomanoConfig, load_recipe
+from geomano_hpc.config import load_recipe
 from geomano_hpc.models import build_model
+from geomano_hpc.models.geomano import GeomanoConfig
 from geomano_hpc.models.parts.geomamba import GeoMambaKernel
 
 VARIANTS: dict[str, dict[str, object]] = {

@@ -50,19 +50,19 @@ def convolution_flops(z: Sequence[int], *_rest: Any, **_options: Any) -> int:
 
 
 def count_by_part(config: ModelConfig, in_channels: int, out_channels: int, grid: tuple[int, int]) -> list[Part]:
-    """Parameters, and FLOPs of the forward of one sample. Nothing is computed for our own models: their tensors are
-    shapes only. Those of neuraloperator look at values."""
+    """Parameters, and FLOPs of the forward of one sample. Nothing is computed for most models: their tensors are
+    shapes only. A model that looks at values says so (`counted_by_shapes`)."""
     formula = {torch.ops.geomano_hpc.geo_scan: scan_flops, torch.ops.geomano_hpc.conv_silu: convolution_flops}
-    computed = config.name in ("fno", "uno")
+    config.try_out(in_channels, out_channels, grid, torch.device("cpu"))
     model = build_model(config, in_channels, out_channels, grid)
     counter = FlopCounterMode(display=False, custom_mapping=formula)
-    shapes_only = contextlib.nullcontext() if computed else FakeTensorMode(allow_non_fake_inputs=True)
+    shapes_only = FakeTensorMode(allow_non_fake_inputs=True) if config.counted_by_shapes else contextlib.nullcontext()
     with shapes_only, torch.no_grad(), counter:
         model(torch.zeros(1, *grid, in_channels))
     parameters: dict[str, int] = defaultdict(int)
     flops: dict[str, int] = defaultdict(int)
     for name, parameter in model.named_parameters():
-        parameters[_part(name)] += parameter.numel()
+        parameters[_part(name.rpartition(".")[0] or name)] += parameter.numel()
     root = type(model).__name__
     counts = counter.get_flop_counts()  # of each module with all that is inside it
     for name, module in model.named_modules():
@@ -76,7 +76,8 @@ def count_by_part(config: ModelConfig, in_channels: int, out_channels: int, grid
 
 
 def _part(name: str) -> str:
-    """`layers.3.kernel.norm.weight` -> `layers: kernel`; every layer is the same. `encoder.lift.0` -> `encoder`."""
+    """Of a module: `layers.3.kernel.norm` -> `layers: kernel`, since every layer is the same; `encoder.lift.0` ->
+    `encoder`."""
     words = [word for word in name.split(".") if word not in ("operator", "parametrizations")]
     stacked = re.match(r"(\w+)\.\d+\.(\w+)", ".".join(words))
     return f"{stacked[1]}: {stacked[2]}" if stacked else (words[0] if words and words[0] else "other")

@@ -13,29 +13,33 @@ variants differ in where W may look, which is a mixing of its own:
 Axes: B batch, H x W grid points (P in all), h x w patches (L in all), p points of a patch, D embedding, C channels.
 """
 
+from typing import Literal
+
 import torch
 from torch import nn
 
-from geomano_hpc.config import GeomanoConfig
+from geomano_hpc.errors import ConfigError
 from geomano_hpc.models.parts.patches import Sides, from_patches, patch_grid, to_patches
 from geomano_hpc.models.parts.position import PositionalEncoding
 
 Grid = tuple[int, int]
+Variant = Literal["pointwise", "local", "global"]
 
 
 class Encoder(nn.Module):
     """Lifting, mixing into patches, positional encoding where asked for, LayerNorm."""
 
-    def __init__(self, config: GeomanoConfig, in_channels: int, grid: Grid | None) -> None:
+    def __init__(
+        self, in_channels: int, D: int, variant: Variant, sides: Sides, grid: Grid | None, has_position: bool
+    ) -> None:
         super().__init__()
-        D = config.embedding
         self.lift = nn.Sequential(nn.Linear(in_channels, D), nn.GELU(), nn.Linear(D, D))
         self.mix: nn.Module | None = None
-        if config.encoder == "local":
-            self.mix = LocalMix(D, _sides(config))
-        elif config.encoder == "global":
-            self.mix = GlobalMix(D, _sides(config), _known(grid))
-        self.position = PositionalEncoding(D) if config.positional_encoding else None
+        if variant == "local":
+            self.mix = LocalMix(D, sides)
+        elif variant == "global":
+            self.mix = GlobalMix(D, sides, _known(grid))
+        self.position = PositionalEncoding(D) if has_position else None
         self.norm = nn.LayerNorm(D)
 
     def forward(self, x_BHWC: torch.Tensor) -> torch.Tensor:
@@ -50,13 +54,12 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """Patches back to points, LayerNorm, projection."""
 
-    def __init__(self, config: GeomanoConfig, out_channels: int, grid: Grid | None) -> None:
+    def __init__(self, D: int, out_channels: int, variant: Variant, sides: Sides, grid: Grid | None) -> None:
         super().__init__()
-        D = config.embedding
         self.spread: nn.Module | None = None
-        if config.encoder == "local":
-            self.spread = LocalSpread(D, _sides(config))
-        elif config.encoder == "global":
+        if variant == "local":
+            self.spread = LocalSpread(D, sides)
+        elif variant == "global":
             self.spread = GlobalSpread(D, _known(grid))
         self.norm = nn.LayerNorm(D)
         self.project = nn.Linear(D, out_channels)
@@ -123,20 +126,15 @@ class GlobalSpread(nn.Module):
         return (w_BLP.mT @ z_BLD).unflatten(1, (height, width))
 
 
-def _sides(config: GeomanoConfig) -> Sides:
-    """Patches of a line are pieces of it; the grid of a 1D domain is 1 x L."""
-    return (1 if config.domain == "1d" else config.patch), config.patch
-
-
 def _known(grid: Grid | None) -> Grid:
     if grid is None:
-        raise ValueError("encoder global ties its weights to one grid: build the model with grid=(H, W)")
+        raise ConfigError("encoder global ties its weights to one grid: build the model with grid=(H, W)")
     return grid
 
 
 def _check_grid(expected: Grid, found: tuple[int, ...]) -> None:
     if found != expected:
-        raise ValueError(
+        raise ConfigError(
             f"encoder global is tied to the grid of its training, {expected[0]} x {expected[1]}, and was given "
             f"{found[0]} x {found[1]}; encoder pointwise or local takes any grid"
         )

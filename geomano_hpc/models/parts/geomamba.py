@@ -10,7 +10,6 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.kernels import conv_silu, geo_scan, norm_gate, order_set
 from geomano_hpc.models.parts.stack import keeping_inputs
 
@@ -20,15 +19,27 @@ class GeoMambaKernel(nn.Module):
 
     R: torch.Tensor | None
 
-    def __init__(self, config: GeomanoConfig) -> None:
+    def __init__(
+        self,
+        embedding: int,
+        *,
+        dstate: int = 16,
+        expand: int = 1,
+        kind: str = "2d",
+        orders: str = "paper",
+        correction: str = "0011",
+        correction_form: str = "equation",
+        backend: str = "auto",
+    ) -> None:
+        """`correction`: none, learnable, or a mask with one digit per direction."""
         super().__init__()
-        self.kind = config.kind
-        self.correction_form = config.correction_form
-        self.backend = config.scan_backend
-        self.orders = order_set(config.orders)
-        K, N = len(self.orders), config.dstate
-        D = config.embedding
-        E = config.expand * D
+        self.kind = kind
+        self.correction_form = correction_form
+        self.backend = backend
+        self.orders = order_set(orders)
+        K, N = len(self.orders), dstate
+        D = embedding
+        E = expand * D
         self.dt_rank = math.ceil(D / 16)
         self.dstate = N
 
@@ -39,12 +50,12 @@ class GeoMambaKernel(nn.Module):
         self.dt_bias = nn.Parameter(_dt_bias(K, E))
         self.A_log = nn.Parameter(torch.log(torch.arange(1.0, N + 1)).expand(K, E, N).clone())
         self.skip = nn.Parameter(torch.ones(K, E))
-        if config.correction == "learnable":
+        if correction == "learnable":
             self.R = nn.Parameter(torch.zeros(K, E, N))  # zero is the vanilla SSM
-        elif config.correction == "none":
+        elif correction == "none":
             self.R = None
         else:
-            mask_K = torch.tensor([float(digit) for digit in config.correction])
+            mask_K = torch.tensor([float(digit) for digit in correction])
             self.register_buffer("R", mask_K[:, None, None].expand(K, E, N).clone(), persistent=False)
         self.norm = nn.LayerNorm(E)
         self.out_projection = nn.Linear(E, D)

@@ -1,30 +1,41 @@
-"""FNO and U-NO of the package neuraloperator, behind the interface of this package's models.
+"""Models of the package neuraloperator, behind the interface of this package's models.
 
 Axes: B batch, H x W grid, C channels.
 """
 
-import contextlib
-import io
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from geomano_hpc.config import FnoConfig, UnoConfig
+from geomano_hpc.config import ComputeConfig, ModelConfig, Recipe
 from geomano_hpc.errors import GeomanoError
+from geomano_hpc.models.parts.grid_model import GridModel
 
 
-class ChannelsLast(nn.Module):
+class SpectralConfig(ModelConfig):
+    counted_by_shapes: ClassVar[bool] = False  # they look at values
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        if recipe.compute != ComputeConfig():
+            raise ValueError(
+                f"model {self.name} is computed as its package does, in float32: leave compute at its defaults"
+            )
+
+
+class ChannelsLast(GridModel):
     """A model of neuraloperator, which has channels first, with channels last and real parameters only."""
 
-    def __init__(self, operator: nn.Module) -> None:
-        super().__init__()
+    operator: nn.Module
+
+    def wrap(self, operator: nn.Module) -> None:
         self.operator = operator
         _store_as_real(operator)
         self.register_state_dict_post_hook(_only_tensors)
 
     def forward(self, x_BHWC: torch.Tensor) -> torch.Tensor:
+        self.check_input(x_BHWC)
         return self.operator(x_BHWC.movedim(-1, 1)).movedim(1, -1)
 
 
@@ -33,38 +44,7 @@ def _only_tensors(_module: nn.Module, state: dict[str, Any], _prefix: str, _meta
     state.pop("_metadata", None)
 
 
-def build_fno(config: FnoConfig, in_channels: int, out_channels: int) -> nn.Module:
-    fno = _neuraloperator().FNO(
-        n_modes=(2 * config.modes, 2 * config.modes),
-        in_channels=in_channels,
-        out_channels=out_channels,
-        hidden_channels=config.embedding,
-        n_layers=config.depth,
-    )
-    return ChannelsLast(fno)
-
-
-def build_uno(config: UnoConfig, in_channels: int, out_channels: int) -> nn.Module:
-    """Five levels: the grid is halved before the third and doubled after it, with twice the channels in between."""
-    narrow, wide = config.embedding, 2 * config.embedding
-    many, few = [2 * config.modes] * 2, [config.modes] * 2
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints its settings
-        uno = _neuraloperator().UNO(
-            in_channels=in_channels,
-            out_channels=out_channels,
-            hidden_channels=narrow,
-            lifting_channels=wide,
-            projection_channels=wide,
-            n_layers=5,
-            uno_out_channels=[narrow, wide, wide, wide, narrow],
-            uno_n_modes=[many, few, few, few, many],
-            uno_scalings=[[1, 1], [0.5, 0.5], [1, 1], [2, 2], [1, 1]],
-            channel_mlp_skip="linear",  # its default cannot change the number of channels
-        )
-    return ChannelsLast(uno)
-
-
-def _neuraloperator() -> Any:
+def neuraloperator() -> Any:
     try:
         import neuralop.models
     except ImportError as error:

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from geomano_hpc.errors import ConfigError
+
 Result = TypeVar("Result")
 
 
@@ -45,7 +47,10 @@ def checkpoint_layers(model: nn.Module) -> None:
     """Switch activation checkpointing on, in every stack of the model."""
     stacks = [module for module in model.modules() if isinstance(module, LayerStack)]
     if not stacks:
-        raise ValueError(f"activation checkpointing is per layer, and {type(model).__name__} has no layer stack")
+        raise ConfigError(
+            f"compute.activation_checkpointing is per layer, and {type(model).__name__} has no layer stack: leave it "
+            f"off, or keep the model's layers in a {LayerStack.__module__}:{LayerStack.__name__}"
+        )
     for stack in stacks:
         stack.checkpointing = True
 
@@ -57,6 +62,9 @@ def compile_dense_parts(model: nn.Module, backend: str = "inductor") -> None:
     """
     parts = getattr(model, "dense_parts", None)
     if parts is None:
-        raise ValueError(f"{type(model).__name__} names no dense parts to compile")
+        raise ConfigError(
+            f"compute.compile: {type(model).__name__} names no dense parts to compile: leave it off, or give the model "
+            "a method dense_parts() that returns a list of modules"
+        )
     for part in parts():
         part.compile(backend=backend)
