@@ -40,3 +40,14 @@ class PreemptedError(GeomanoError):
 
     def __reduce__(self) -> tuple[type["PreemptedError"], tuple[str, int]]:
         return type(self), (str(self), self.rank)  # submitit hands errors over pickled
+
+
+class InterruptedRunError(PreemptedError):
+    """Ctrl-C asked the training to stop, and its state is on disk too. The exit code is a shell's for SIGINT."""
+
+    exit_code = 130
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error of another library, to be told within one of ours."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -7,6 +7,18 @@ from contextlib import contextmanager
 
 Advance = Callable[[str], None]
 
+_quiet = False
+
+
+def be_quiet(quiet: bool) -> None:
+    """Show no progress from now on, or show it again: `geomano --quiet`."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    return _quiet
+
 
 @contextmanager
 def progress(description: str, total: int, shown: bool = True, done: int = 0) -> Iterator[Advance]:
@@ -14,7 +26,7 @@ def progress(description: str, total: int, shown: bool = True, done: int = 0) ->
 
     `done` of the items were finished before, and say nothing about the speed.
     """
-    if not shown:
+    if not shown or _quiet:
         yield lambda note: None
     elif sys.stderr.isatty():
         with _bar(description, total, done) as advance:

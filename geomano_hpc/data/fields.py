@@ -45,7 +45,7 @@ class DataWait:
 class Split:
     """Input and target of one split in physical units."""
 
-    task: str
+    kind: str  # of its problem: steady or rollout
     input_SHWC: Field
     target_SHWC: Field
     input_normaliser: Normaliser
@@ -65,7 +65,7 @@ class Split:
     @property
     def out_channels(self) -> int:
         """A rollout predicts one frame at a time; a steady problem the whole target."""
-        return 1 if self.task == "rollout" else self.target_SHWC.shape[-1]
+        return 1 if self.kind == "rollout" else self.target_SHWC.shape[-1]
 
     @property
     def frames(self) -> int:
@@ -131,7 +131,7 @@ def load_split(store: Store, name: str, most_samples: int | None = None, resolut
     else:
         given, target = read_at(store, samples, resolution)
     return Split(
-        store.card.task,
+        store.card.kind,
         torch.from_numpy(np.ascontiguousarray(given)),
         torch.from_numpy(np.ascontiguousarray(target)),
         store.card.normalisers["input"],

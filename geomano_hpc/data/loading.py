@@ -49,7 +49,7 @@ def load_splits(store: Store, config: DataConfig, names: Sequence[str] = ("train
         fields = [StreamedField(reader, part, threads) for reader, part in parts]
     normalisers = [store.card.normalisers[name] for name in ARRAYS]
     splits = {
-        name: Split(store.card.task, fields[2 * number], fields[2 * number + 1], *normalisers)
+        name: Split(store.card.kind, fields[2 * number], fields[2 * number + 1], *normalisers)
         for number, name in enumerate(names)
     }
     return Loaded(splits, {**record, "engine": engine})

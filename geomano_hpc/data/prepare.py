@@ -1,37 +1,39 @@
 """Make sure that the store of a recipe is there: a recipe may say how its data is made."""
 
-import contextlib
-import fcntl
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 from geomano_hpc.config import DataConfig
+from geomano_hpc.config.tree import GenerateConfig
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.generate import Generation, generate, refuse_to_start_again
 from geomano_hpc.data_prep.problems import Problem, problem
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import DataError
+from geomano_hpc.locks import one_at_a_time
 
 logger = logging.getLogger(__name__)
 
 
+def require_store(config: DataConfig) -> None:
+    """Refuse, before anything is written, what `ensure_store` would refuse."""
+    if config.generate is None and not config.store.is_dir():
+        raise DataError(
+            f"{config.store}: no such store; convert your raw file with `geomano data convert RAW --problem ... "
+            f"--out {config.store}`, or make the data with `geomano data generate` first"
+        )
+    if config.generate is not None and config.store.is_dir():
+        _check_made_as_wanted(config.store, *_wanted(config.generate))
+
+
 def ensure_store(config: DataConfig) -> None:
     """Make the data where the store is missing and the recipe says how; a store with other data is an error."""
-    how = config.generate
-    if how is None:
-        if not config.store.is_dir():
-            raise DataError(
-                f"{config.store}: no such store; convert your raw file with `geomano data convert RAW --problem ... "
-                f"--out {config.store}`, or make the data with `geomano data generate` first"
-            )
+    require_store(config)
+    if config.generate is None:
         return
     refuse_to_start_again()  # before it waits for the lock that its parent holds
-    samples = how.train_samples + how.test_samples
-    generation = Generation(how.problem, samples, how.grid, how.seed, how.viscosity)
-    sizes = {"train_samples": how.train_samples, "test_samples": how.test_samples}
-    settings = problem(how.problem, stride=how.stride, **sizes)
-    with _one_process_at_a_time(config.store):
+    generation, settings = _wanted(config.generate)
+    with one_at_a_time(config.store.with_name(f".{config.store.name}.lock")):
         if config.store.is_dir():
             _check_made_as_wanted(config.store, generation, settings)
             return
@@ -39,6 +41,13 @@ def ensure_store(config: DataConfig) -> None:
         raw = config.store.with_suffix(".h5")
         generate(generation, raw)
         convert([raw], settings, config.store)
+
+
+def _wanted(how: GenerateConfig) -> tuple[Generation, Problem]:
+    samples = how.train_samples + how.test_samples
+    generation = Generation(how.problem, samples, how.grid, how.seed, how.viscosity)
+    sizes = {"train_samples": how.train_samples, "test_samples": how.test_samples}
+    return generation, problem(how.problem, stride=how.stride, **sizes)
 
 
 def _check_made_as_wanted(store: Path, generation: Generation, settings: Problem) -> None:
@@ -50,11 +59,3 @@ def _check_made_as_wanted(store: Path, generation: Generation, settings: Problem
             f"{store} holds other data than data.generate says; remove it, name another data.store, "
             "or set data.generate=null to take it as it is"
         )
-
-
-@contextlib.contextmanager
-def _one_process_at_a_time(store: Path) -> Iterator[None]:
-    store.parent.mkdir(parents=True, exist_ok=True)
-    with store.with_name(f".{store.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -16,20 +16,20 @@ from geomano_hpc.errors import DataError
 def read_at(store: Store, samples: slice, resolution: int) -> tuple[np.ndarray, np.ndarray]:
     """Input and target of some samples with `resolution` points along the longer side of the grid."""
     held = max(store.array("input").shape[1:3])
-    stride = _stride(held, resolution, store.card.task)
+    stride = _stride(held, resolution, store.card.kind)
     if stride is not None:
         every = np.s_[:, ::stride, ::stride]
         return store.read("input", samples)[every], store.read("target", samples)[every]
     raw = _points_of_raw(store)
-    stride = None if raw is None else _stride(raw, resolution, store.card.task)
+    stride = None if raw is None else _stride(raw, resolution, store.card.kind)
     if stride is None:
         raise DataError(_not_there(store, resolution, held, raw))
     return _read_raw(store, samples, stride)
 
 
-def _stride(points: int, resolution: int, task: str) -> int | None:
+def _stride(points: int, resolution: int, kind: str) -> int | None:
     """Every n-th of `points` gives `resolution` points over the same domain; None if no n does."""
-    whole, part = (points, resolution) if task == "rollout" else (points - 1, resolution - 1)
+    whole, part = (points, resolution) if kind == "rollout" else (points - 1, resolution - 1)
     return whole // part if part > 0 and whole % part == 0 else None
 
 
@@ -41,7 +41,7 @@ def _points_of_raw(store: Store) -> int | None:
             return None
     stride = int(store.card.provenance["stride"])
     held = max(store.array("input").shape[1:3])
-    if store.card.task == "rollout":
+    if store.card.kind == "rollout":
         return held * stride
     return (held - 1) * stride + 1
 
@@ -65,7 +65,7 @@ def _read_raw(store: Store, samples: slice, stride: int) -> tuple[np.ndarray, np
 def _not_there(store: Store, resolution: int, held: int, raw: int | None) -> str:
     names = " and ".join(source["name"] for source in store.card.provenance["sources"])
     sizes = {points for points in (held, raw) if points is not None}
-    possible = sorted({r for points in sizes for r in range(3, points + 1) if _stride(points, r, store.card.task)})
+    possible = sorted({r for points in sizes for r in range(3, points + 1) if _stride(points, r, store.card.kind)})
     source = f"{names} beside it has {raw}" if raw else f"its raw file {names} is not beside it"
     return (
         f"{store.path}: holds {held} points a side and {source}, which gives {', '.join(map(str, possible))} but not "

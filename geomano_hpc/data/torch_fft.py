@@ -1,4 +1,4 @@
-"""The transforms of the flow solver with torch, so that a batch of samples is solved at once on a GPU."""
+"""The Fourier transforms of the flow solver with torch, so that a batch of samples is solved at once on a GPU."""
 
 import numpy as np
 import torch
@@ -6,8 +6,8 @@ import torch
 from geomano_hpc.errors import BackendError
 
 
-class TorchTransforms:
-    """See geomano_hpc.data_prep.generators.fft.Transforms. Double precision, as everywhere in the generators.
+class TorchFft:
+    """See geomano_hpc.data_prep.generators.fft.Fft. Double precision, as everywhere in the generators.
 
     With several ranks on a machine, "cuda" is another GPU for each, as far as they go.
     """

@@ -1,18 +1,19 @@
 """Evaluation: the relative L2 error of each test sample in physical units, averaged over the split."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from geomano_hpc.config import GeomanoConfig
 from geomano_hpc.data import load_split, load_splits, share_of_rank
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.models import build_model
 from geomano_hpc.training.distributed.ranks import Ranks
+from geomano_hpc.training.records.predictions import Predictions
 from geomano_hpc.training.records.run_folder import RunFolder
 from geomano_hpc.training.records.weights import load_weights, trained_grid
 from geomano_hpc.training.tasks import Network, Task
@@ -52,13 +53,25 @@ def evaluate(
     if ranks.world_size > 1:  # each row is of one rank, and zero on the others: the sum is exact
         torch.distributed.all_reduce(errors_SF)
     whole, *frames = errors_SF.mean(dim=0).tolist()
-    return Evaluation(whole, frames if task.split.task == "rollout" else None, samples)
+    return Evaluation(whole, frames if task.split.kind == "rollout" else None, samples)
 
 
-def mean_error(model: nn.Module, task: Task, batch_size: int, device: torch.device, ranks: Ranks) -> float:
-    """Relative L2, averaged over the split."""
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode for a while: a model with batch norms or dropout would learn from what it predicts."""
+    was_training = model.training
     model.eval()
-    return evaluate(model, task, batch_size, device, ranks).rel_l2
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def predict_first(network: Network, task: Task, most: int, device: torch.device) -> Predictions:
+    """Of the first samples of a split, to be looked at. Every rank computes them."""
+    batch = task.split.batch(torch.arange(min(most, len(task.split))))
+    fields = (batch.input_BHWC, batch.target_BHWC, task.predict(network, batch, device))
+    return Predictions(task.split.kind, *(field.detach().cpu().float().numpy() for field in fields))
 
 
 def load_trained(
@@ -75,10 +88,11 @@ def load_trained(
     else:
         split = load_split(opened, "test", samples, resolution)
     grid = trained_grid(file)
-    if isinstance(recipe.model, GeomanoConfig) and recipe.model.encoder == "global" and grid != split.grid:
+    tied = recipe.model.tied_to_grid()
+    if tied and grid != split.grid:
         raise GeomanoError(
-            f"{folder.path}: encoder global is tied to the grid of its training, {grid}; the data has {split.grid}: "
-            "train with encoder pointwise or local to evaluate at any resolution"
+            f"{folder.path}: {tied} is tied to the grid of its training, {grid}; the data has {split.grid}: train "
+            "without it to evaluate at any resolution"
         )
     model = build_model(recipe.model, split.in_channels, split.out_channels, grid)
     split = load_weights(file, model, split)

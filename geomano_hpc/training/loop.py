@@ -1,38 +1,33 @@
-"""The training of one run, from its recipe to result.json. Started again, it goes on from its newest checkpoint."""
+"""The training of one run, from its recipe to its result. Started again, it goes on from its newest checkpoint."""
 
 import contextlib
 import logging
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
 from geomano_hpc.config import Recipe
-from geomano_hpc.data import Batch, GlobalBatch, load_splits
-from geomano_hpc.data_prep.store import open_store
-from geomano_hpc.errors import GeomanoError, PreemptedError
-from geomano_hpc.models import build_model, count_parameters
-from geomano_hpc.training.distributed.ranks import Ranks, read_ranks
-from geomano_hpc.training.distributed.watch import RankWatch, watching
-from geomano_hpc.training.distributed.world import fail_everywhere, join, wait_for_all
-from geomano_hpc.training.engines.engine import start_engine
-from geomano_hpc.training.engines.heap import keep_freed_memory
-from geomano_hpc.training.evaluate import Evaluation, evaluate
+from geomano_hpc.data import Batch, GlobalBatch
+from geomano_hpc.errors import GeomanoError, InterruptedRunError, PreemptedError
+from geomano_hpc.training.callbacks import Callback, Callbacks, Progress, check_callbacks
+from geomano_hpc.training.distributed.together import ranks_together
+from geomano_hpc.training.distributed.watch import RankWatch
+from geomano_hpc.training.distributed.world import fail_everywhere
+from geomano_hpc.training.evaluate import Evaluation, evaluate, evaluating, predict_first
 from geomano_hpc.training.records.checkpoint import Checkpoint, Position, load_newest, save_checkpoint
-from geomano_hpc.training.records.environment import describe_environment
 from geomano_hpc.training.records.journal import Journal
 from geomano_hpc.training.records.metrics import EpochSums
 from geomano_hpc.training.records.run_folder import RunFolder
 from geomano_hpc.training.records.weights import save_weights
+from geomano_hpc.training.result import result_of
+from geomano_hpc.training.setup import Setup, set_up
 from geomano_hpc.training.signals import StopRequest, stop_requests
-from geomano_hpc.training.start import prepare, record_start, scan_backend
+from geomano_hpc.training.start import prepare, record_start
 from geomano_hpc.training.steps import Steps, Taken
-from geomano_hpc.training.tasks import Task
-from geomano_hpc.training.trace import profiling
 
 logger = logging.getLogger(__name__)
 
@@ -40,80 +35,48 @@ _FIGURE_SAMPLES = 3
 _MOST_OVERFLOWS = 20  # in a row: each halves the loss scale of float16, which starts at 2^16
 
 
-def train(recipe: Recipe, folder: RunFolder) -> dict[str, Any]:
+def train(recipe: Recipe, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     """Train to the end and return the result; a finished run returns its result at once.
 
-    A signal that asks to stop raises PreemptedError on every rank, after everything is on disk.
+    A signal that asks to stop raises PreemptedError on every rank, after everything is on disk. Callbacks are called on
+    rank 0.
     """
-    with contextlib.ExitStack() as held, _ranks_together(recipe) as (ranks, watch):
+    check_callbacks(callbacks)
+    with contextlib.ExitStack() as held, ranks_together(recipe.training.rank_timeout) as (ranks, watch):
         finished = prepare(recipe, folder, ranks, held)
         if finished is not None:
             logger.info("%s is finished already", folder.path)
             return finished
         with stop_requests() as stop:
-            return Training(recipe, folder, ranks, watch, stop).run()
-
-
-def profile(recipe: Recipe, folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Some steps under torch's profiler. Nothing of the training is kept, and none of its checkpoints is read."""
-    with contextlib.ExitStack() as held, _ranks_together(recipe) as (ranks, watch):
-        prepare(recipe, folder, ranks, held)
-        steps = Training(recipe, folder, ranks, watch, StopRequest(), profiled=True).steps
-        with profiling(folder.profile, ranks.rank, say if ranks.is_main else lambda _: None) as stepped:
-            for batch, loaded in steps.batches(Position()):
-                steps.take(batch, loaded)
-                if stepped():
-                    break
-
-
-@contextlib.contextmanager
-def _ranks_together(recipe: Recipe) -> Iterator[tuple[Ranks, RankWatch]]:
-    ranks = read_ranks(os.environ)
-    join(ranks)
-    if not ranks.is_main:
-        logging.getLogger("geomano_hpc").setLevel(logging.WARNING)
-    with watching(ranks, recipe.training.rank_timeout) as watch:
-        yield ranks, watch
-        watch.unhurried()
-        wait_for_all(ranks)  # rank 0 writes the result; the store of the ranks may live in its process
+            setup = set_up(recipe, ranks)
+            if ranks.is_main:
+                record_start(setup, folder)
+            done = load_newest(folder.checkpoints, setup.engine)
+            return Training(setup, folder, watch, stop, done, callbacks).run()
 
 
 class Training:
+    """Takes the steps of a run from where it stands, judges, records and saves it. It builds nothing."""
+
     def __init__(
         self,
-        recipe: Recipe,
+        setup: Setup,
         folder: RunFolder,
-        ranks: Ranks,
         watch: RankWatch,
         stop: StopRequest,
-        profiled: bool = False,
+        done: Checkpoint,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
-        self.recipe, self.config, self.folder, self.ranks = recipe, recipe.training, folder, ranks
-        self.watch, self.stop = watch, stop
-        store = open_store(recipe.data.store)
-        self.problem = store.card.problem
-        loaded = load_splits(store, recipe.data)
-        train_split, test_split = loaded.splits["train"], loaded.splits["test"]
-        task, self.test_task = (
-            Task(split, recipe.loss.gradient_weight, recipe.compute.precision) for split in (train_split, test_split)
-        )
-        if not torch.cuda.is_available():
-            keep_freed_memory()
-        torch.manual_seed(self.config.seed)
-        channels = (train_split.in_channels, train_split.out_channels)
-        model = build_model(recipe.model, *channels, train_split.grid, recipe.compute)
-        self.parameters = count_parameters(model)
-        self.total_steps = self.config.epochs * -(-len(train_split) // self.config.batch_size)
-        self.engine = start_engine(model, self.config, self.total_steps, ranks, recipe.compute.precision)
-        self.steps = Steps(recipe, self.engine, task, watch, self._wishes, profiled)
-        backend = scan_backend(recipe)
-        if ranks.is_main and not profiled:
-            environment = describe_environment(ranks, backend, store.content_hash())
-            record_start(recipe, folder, {**environment, "data_loading": loaded.record})
-        self.done = Checkpoint() if profiled else load_newest(folder.checkpoints, self.engine)
-        self.sums = EpochSums(**self.done.sums)
+        self.setup, self.recipe, self.ranks, self.engine = setup, setup.recipe, setup.ranks, setup.engine
+        self.config, self.test_task, self.total_steps = setup.recipe.training, setup.test_task, setup.total_steps
+        self.folder, self.watch, self.stop, self.done = folder, watch, stop, done
+        self.steps = Steps(setup.recipe, setup.engine, setup.task, watch, self._wishes)
+        self.sums = EpochSums(**done.sums)
         self.overflows = 0
-        self.saved_position, self.saved_at = self.done.position, time.monotonic()
+        self.saved_position, self.saved_at = done.position, time.monotonic()
+        self.callbacks = Callbacks(callbacks, called=setup.ranks.is_main)
+        # As the callbacks saw it last.
+        self.progress = Progress(folder.path, setup.engine.model, 0, self.config.epochs, 0, setup.total_steps)
 
     @property
     def position(self) -> Position:
@@ -121,7 +84,7 @@ class Training:
 
     def run(self) -> dict[str, Any]:
         logger.info(
-            f"training {self.recipe.name}: {self.parameters} parameters, {len(self.steps.task.split)} samples, "
+            f"training {self.recipe.name}: {self.setup.parameters} parameters, {len(self.steps.task.split)} samples, "
             f"steps {self.position.step + 1} to {self.total_steps}, epochs {self.position.epoch + 1} to "
             f"{self.config.epochs} on {self.engine.device}"
         )
@@ -131,6 +94,7 @@ class Training:
         ):
             while self.position.epoch < self.config.epochs:
                 self._epoch(batches)
+            self._fail_if_a_callback_did()  # in the last epoch, after the last step that the ranks agreed on
             self.journal.finished()
         self.watch.unhurried()
         weights = self.engine.weights()
@@ -144,6 +108,7 @@ class Training:
             taken = self.steps.take(*next(batches))
             self._count(taken)
             self.journal.step(self.position, taken.loss, taken.sums)
+            self._call_back("on_step", loss=taken.loss)
             if taken.stop:
                 self._leave()
             every = self.config.checkpoint_steps
@@ -202,21 +167,20 @@ class Training:
             self.done = replace(self.done, best=judged.rel_l2)
             weights = self.engine.weights()
             if self.ranks.is_main:
-                save_weights(self.folder.best_weights_file, weights, self.test_task.split)
-        if last or epoch % config.figures_every == 0:
-            self._figures()
+                save_weights(self.folder.best_weights_file, weights, self.test_task.split, self.recipe)
+        if last or (config.figures_every and epoch % config.figures_every == 0):
+            self._show_samples()
         self.journal.epoch(line)
         self.done = replace(self.done, position=Position(epoch, self.position.step))
         self.sums = EpochSums()
+        self._call_back("on_epoch", metrics=dict(line))
         if due or last or epoch % config.checkpoint_every == 0:
             self._save()
 
     def _evaluate(self) -> Evaluation:
         network, device = self.engine.evaluation_network, self.engine.device
-        self.engine.model.eval()
-        judged = evaluate(network, self.test_task, self.config.batch_size, device, self.ranks, self._pause)
-        self.engine.model.train()
-        return judged
+        with evaluating(self.engine.model):
+            return evaluate(network, self.test_task, self.config.batch_size, device, self.ranks, self._pause)
 
     def _pause(self) -> None:
         """Between two batches of an evaluation, which may take longer than the notice that a preemption gives."""
@@ -228,17 +192,33 @@ class Training:
             self._save()
 
     def _wishes(self) -> tuple[bool, bool]:
-        """Whether this rank was asked to stop, and whether rank 0's clock says to save."""
+        """Whether this rank was asked to stop or has to, and whether rank 0's clock says to save."""
         minutes = self.config.checkpoint_minutes
         late = minutes is not None and time.monotonic() - self.saved_at > 60 * minutes
-        return self.stop.received is not None, self.ranks.is_main and late
+        stop = self.stop.received is not None or self.callbacks.failure is not None
+        return stop, self.ranks.is_main and late
 
-    def _figures(self) -> None:
-        chosen = torch.arange(min(_FIGURE_SAMPLES, len(self.test_task.split)))
-        batch = self.test_task.split.batch(chosen)
-        predicted = self.test_task.predict(self.engine.evaluation_network, batch, self.engine.device)
-        fields = (batch.input_BHWC, batch.target_BHWC, predicted)
-        self.journal.figures(self.test_task.split.task, fields, self.engine.weights(), self.position.step)
+    def _call_back(self, hook: str, **news: Any) -> None:
+        if self.callbacks:
+            self.progress = replace(self.progress, epoch=self.position.epoch, step=self.position.step, **news)
+            self.callbacks.call(hook, self.progress)
+
+    def _fail_if_a_callback_did(self) -> None:
+        """Every rank calls it, after the state is saved. Rank 0 alone knows."""
+        failure = self.callbacks.failure
+        failed = torch.tensor([failure is not None], dtype=torch.float64, device=self.engine.device)
+        if self.engine.sum_over_ranks(failed).item():
+            fail_everywhere(failure or GeomanoError("a callback failed on rank 0"), self.ranks)
+
+    def _show_samples(self) -> None:
+        """Predict a few test samples: kept for the report, and drawn in TensorBoard if the recipe wants figures."""
+        network, device = self.engine.evaluation_network, self.engine.device
+        with evaluating(self.engine.model):
+            shown = predict_first(network, self.test_task, _FIGURE_SAMPLES, device)
+        if self.ranks.is_main:
+            shown.write(self.folder.predictions_file)
+        if self.config.figures_every:
+            self.journal.figures(shown, self.engine.weights(), self.position.step)
 
     def _save(self) -> None:
         """Every rank calls it. What is saved already is not written again."""
@@ -247,36 +227,29 @@ class Training:
             return
         self.journal.flush()  # a checkpoint must not outlive the curves that lead to it
         checkpoint = replace(self.done, sums=asdict(self.sums))
-        save_checkpoint(self.folder.checkpoints, self.engine, checkpoint, self.config.keep_checkpoints)
+        saved = save_checkpoint(self.folder.checkpoints, self.engine, checkpoint, self.config.keep_checkpoints)
         self.saved_position, self.saved_at = self.position, time.monotonic()
+        self._call_back("on_checkpoint", checkpoint=saved)
 
     def _leave(self) -> None:
         """All ranks have agreed to stop: save, and ask to be started again."""
         self._save()
+        self._fail_if_a_callback_did()
+        by_user = torch.tensor([self.stop.by_user], dtype=torch.float64, device=self.engine.device)
         name = "a signal on another rank" if self.stop.received is None else self.stop.received.name
-        raise PreemptedError(
-            f"{self.folder.path}: stopped by {name} after step {self.position.step} of {self.total_steps}; everything "
-            "is saved, and the same command goes on from here",
+        kind = InterruptedRunError if self.engine.sum_over_ranks(by_user).item() else PreemptedError
+        raise kind(
+            f"{self.folder.path}: stopped by {'Ctrl-C' if kind is InterruptedRunError else name} after step "
+            f"{self.position.step} of {self.total_steps}; everything is saved, and the same command goes on from here",
             self.ranks.rank,
         )
 
     def _finish(self, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-        save_weights(self.folder.weights_file, weights, self.test_task.split)
-        lines = self.folder.metrics()
-        result = {
-            "recipe": self.recipe.name,
-            "problem": self.problem,
-            "seed": self.recipe.training.seed,
-            "rel_l2": lines[-1]["test_rel_l2"],
-            "best_rel_l2": self.done.best,
-            "epochs": len(lines),
-            "parameters": self.parameters,
-            "train_seconds": sum(line["seconds"] for line in lines),
-            "test_samples": len(self.test_task.split),
-            "skipped_batches": self.done.skipped,
-        }
-        if "test_rel_l2_by_frame" in lines[-1]:
-            result["rel_l2_by_frame"] = lines[-1]["test_rel_l2_by_frame"]
+        save_weights(self.folder.weights_file, weights, self.test_task.split, self.recipe)
+        result = result_of(self.setup, self.done, self.folder.metrics())
         self.folder.write_result(result)
         logger.info("finished: rel-L2 %.5f on %d test samples", result["rel_l2"], result["test_samples"])
+        self._call_back("on_end", result=dict(result))
+        if self.callbacks.failure is not None:
+            raise self.callbacks.failure
         return result

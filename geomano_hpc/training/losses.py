@@ -1,13 +1,59 @@
-"""The paper's losses, summed over the batch as the benchmark does. Axes: B batch, H x W grid, C channels."""
+"""Losses of each sample [B], by name or the user's: names stand in config/choices.py.
+
+The loop sums them over the batch, as the benchmark does. Axes: B batch, H x W grid, C channels.
+"""
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
+
+from geomano_hpc.config import LossConfig
+from geomano_hpc.config.by_name import resolve_callable
+from geomano_hpc.config.choices import LOSSES, place_of
+
+LossOfEach = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # prediction, target [B, H, W, C] -> [B]
+
+
+def make_loss(config: LossConfig) -> LossOfEach:
+    """The loss that the recipe names, without the gradient term, which goes with any."""
+    called_with = "(prediction, target, **loss.options)"
+    field = torch.zeros(1, 1, 1, 1)
+    reference = place_of(config.name, LOSSES)
+    found = resolve_callable(reference, f"loss.name {config.name}", called_with, field, field, **config.options)
+    return partial(found, **config.options) if config.options else found
 
 
 def relative_l2(prediction_BHWC: torch.Tensor, target_BHWC: torch.Tensor) -> torch.Tensor:
     """|| prediction - target ||_2 / || target ||_2 of each sample [B]."""
     difference = (prediction_BHWC - target_BHWC).flatten(1)
     return torch.linalg.vector_norm(difference, dim=1) / torch.linalg.vector_norm(target_BHWC.flatten(1), dim=1)
+
+
+def relative_l1(prediction_BHWC: torch.Tensor, target_BHWC: torch.Tensor) -> torch.Tensor:
+    """|| prediction - target ||_1 / || target ||_1 of each sample [B]."""
+    return (prediction_BHWC - target_BHWC).abs().flatten(1).sum(1) / target_BHWC.abs().flatten(1).sum(1)
+
+
+def mse(prediction_BHWC: torch.Tensor, target_BHWC: torch.Tensor) -> torch.Tensor:
+    """The mean of (prediction - target)^2 over grid and channels of each sample [B]."""
+    return (prediction_BHWC - target_BHWC).square().flatten(1).mean(1)
+
+
+def relative_h1(prediction_BHWC: torch.Tensor, target_BHWC: torch.Tensor) -> torch.Tensor:
+    """The relative error in the norm of H1, values and first derivatives together, of each sample [B].
+
+    Derivatives are central differences on inner points, as on the unit square: a step is 1/H or 1/W.
+    """
+    return (_h1_squared(prediction_BHWC - target_BHWC) / _h1_squared(target_BHWC)).sqrt()
+
+
+def _h1_squared(field_BHWC: torch.Tensor) -> torch.Tensor:
+    _, height, width, _ = field_BHWC.shape
+    d_dx = (field_BHWC[:, 2:] - field_BHWC[:, :-2]) * (height / 2)
+    d_dy = (field_BHWC[:, :, 2:] - field_BHWC[:, :, :-2]) * (width / 2)
+    return sum(part.square().flatten(1).sum(1) for part in (field_BHWC, d_dx, d_dy))  # type: ignore[return-value]
 
 
 def central_differences(field_BHWC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

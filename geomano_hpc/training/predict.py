@@ -1,22 +1,118 @@
-"""Predictions from fields of one's own, in physical units. Needs the run folder only, not the data of the training.
+"""Predictions from fields of one's own, in physical units: from arrays, tensors, and files.
 
-Axes: B samples, H x W grid, C channels (frames).
+They need the run folder or its file of weights only, not the data of the training.
+Axes: B samples, H x W grid, C channels (frames of a rollout).
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.lib.format import open_memmap
+from torch import nn
 
 from geomano_hpc.atomic import replacing
+from geomano_hpc.config import ModelConfig, Recipe
 from geomano_hpc.errors import ConfigError, DataError
 from geomano_hpc.models import build_model
 from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.engines.engine import pick_device
+from geomano_hpc.training.evaluate import evaluating
 from geomano_hpc.training.records.run_folder import RunFolder
-from geomano_hpc.training.records.weights import load_alone
+from geomano_hpc.training.records.weights import Alone, load_alone
 from geomano_hpc.training.tasks import Task
+
+BATCH_SIZE = 16  # samples that are predicted together, unless the caller says otherwise
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the axes of given fields are, and what shape the prediction has that goes back."""
+
+    single: bool  # one sample, without an axis for samples
+    channel_axis: bool
+
+    def with_all_axes(self, fields: torch.Tensor) -> torch.Tensor:
+        """[B, H, W, C]"""
+        fields = fields if self.channel_axis else fields[..., None]
+        return fields[None] if self.single else fields
+
+    def without(self, predicted_BHWC: torch.Tensor) -> torch.Tensor:
+        """The channel axis goes where there is one channel and the given fields have no such axis either."""
+        leave_out = not self.channel_axis and predicted_BHWC.shape[-1] == 1
+        predicted = predicted_BHWC[..., 0] if leave_out else predicted_BHWC
+        return predicted[0] if self.single else predicted
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained model with its normalisers, on a device."""
+
+    model: nn.Module
+    config: ModelConfig
+    task: Task
+    alone: Alone
+    device: torch.device
+    tied_to_grid: str  # what ties it, in words; empty for any grid
+    source: str  # named in errors
+
+    @property
+    def is_rollout(self) -> bool:
+        return self.task.split.kind == "rollout"
+
+    def layout(self, shape: tuple[int, ...], source: str) -> Layout:
+        """How fields of this shape are read; what does not fit the model is refused."""
+        C = self.alone.in_channels
+        layout = _layout(shape, C)
+        if layout is None or 0 in shape:
+            wanted = "1 channel: (H, W), (samples, H, W)" if C == 1 else f"{C} channels: (H, W, {C})"
+            raise DataError(f"{source}: has shape {shape}; the model takes {wanted} or (samples, H, W, {C})")
+        grid = shape[0 if layout.single else 1 :][:2]
+        if self.tied_to_grid and grid != self.alone.grid:
+            raise DataError(
+                f"{source}: has {grid} points; {self.tied_to_grid} is tied to the grid of its training, "
+                f"{self.alone.grid}"
+            )
+        return layout
+
+    def channels(self, steps: int | None) -> int:
+        """Of the prediction: as many frames of a rollout as are asked for, or as were trained."""
+        if not self.is_rollout:
+            if steps is not None:
+                raise ConfigError(f"{self.source} solves a steady problem, which has no frames to count")
+            return self.alone.out_channels
+        if steps is not None and steps < 1:
+            raise ConfigError(f"{steps} frames of a rollout were asked for, expected at least 1")
+        return steps or self.alone.frames
+
+    def predict(self, fields_BHWC: torch.Tensor, steps: int | None = None) -> torch.Tensor:
+        """One batch [B, H, W, C] in physical units, computed on the model's device in evaluation mode."""
+        with evaluating(self.model):
+            given = fields_BHWC.detach().to(self.device, torch.float32)
+            return self.task.roll_out(self.model, given, self.channels(steps))
+
+
+def load_predictor(
+    recipe: Recipe | None, weights: Path, device: str | torch.device | None = None, source: str | None = None
+) -> Predictor:
+    """From the weights of a run. Without its recipe the file must say which model it is; older ones do not."""
+    alone = load_alone(weights)
+    config = alone.model if recipe is None else recipe.model
+    precision = alone.precision if recipe is None else recipe.compute.precision
+    if config is None or precision is None:
+        raise ConfigError(
+            f"{weights}: does not say which model it is (written by an older version); load the whole run folder"
+        )
+    model = build_model(config, alone.in_channels, alone.out_channels, alone.grid)
+    try:
+        model.load_state_dict(alone.weights)
+    except RuntimeError as error:
+        raise DataError(f"{weights}: does not fit its model ({str(error).splitlines()[-1].strip()})") from error
+    place = pick_device(Ranks(0, 1, 0)) if device is None else _device(device)
+    tied = config.tied_to_grid()
+    task = Task(alone.split, 0.0, precision)  # no loss is computed here
+    return Predictor(model.to(place).eval(), config, task, alone, place, tied, source or str(weights))
 
 
 def predict_file(
@@ -27,34 +123,35 @@ def predict_file(
     A single field (H, W) comes out as one; the channel axis is left out where there is one channel and the input has
     none either.
     """
-    recipe, weights = folder.recipe(), folder.weights(best)
+    predictor = load_predictor(folder.recipe(), folder.weights(best), source=str(folder.path))
     fields = _read(given)
-    alone = load_alone(weights)
-    task = Task(alone.split, recipe.loss.gradient_weight, recipe.compute.precision)
-    if frames is not None and task.split.task == "steady":
-        raise ConfigError(f"--frames: {folder.path} solves a steady problem, which has no frames")
-    inputs_BHWC, was_single = _with_all_axes(fields, alone.in_channels, given)
-    grid = (inputs_BHWC.shape[1], inputs_BHWC.shape[2])
-    if getattr(recipe.model, "encoder", "") == "global" and grid != alone.grid:
-        raise DataError(f"{given}: has {grid} points; encoder global is tied to the grid of its training, {alone.grid}")
-    device = pick_device(Ranks(0, 1, 0))
-    model = build_model(recipe.model, alone.in_channels, alone.out_channels, alone.grid)
-    model.load_state_dict(alone.weights)
-    model.to(device).eval()
-    channels = (frames or alone.frames) if task.split.task == "rollout" else alone.out_channels
-    shape: tuple[int, ...] = (len(inputs_BHWC), *grid, channels)
-    if channels == 1 and fields.ndim < 4 and task.split.task == "steady":
-        shape = shape[:-1]
-    if was_single:
-        shape = shape[1:]
+    layout = predictor.layout(fields.shape, str(given))
+    channels = predictor.channels(frames)
+    grid = fields.shape[0 if layout.single else 1 :][:2]
+    batch = () if layout.single else (len(fields),)
+    shape = (*batch, *grid, *(() if channels == 1 and not layout.channel_axis else (channels,)))
     with replacing(out) as temporary:
         target = open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
-        for sample, field in enumerate(inputs_BHWC):
-            one = torch.tensor(np.asarray(field[None], dtype=np.float32), device=device)
-            predicted = task.roll_out(model, one, channels).cpu().numpy()
-            target[... if was_single else sample] = predicted.reshape(shape if was_single else shape[1:])
+        for part in [...] if layout.single else parts_of(len(fields), BATCH_SIZE):
+            some = torch.from_numpy(np.array(fields[part], dtype=np.float32))
+            target[part] = layout.without(predictor.predict(layout.with_all_axes(some), frames).cpu()).numpy()
         target.flush()
     return shape
+
+
+def parts_of(samples: int, batch_size: int) -> list[slice]:
+    """The samples in batches, the last of which may be smaller."""
+    return [slice(first, first + batch_size) for first in range(0, samples, batch_size)]
+
+
+def _layout(shape: tuple[int, ...], channels: int) -> Layout | None:
+    if len(shape) == 4 and shape[-1] == channels:
+        return Layout(single=False, channel_axis=True)
+    if len(shape) == 3 and shape[-1] == channels:  # with one channel, too: no grid is one point wide
+        return Layout(single=True, channel_axis=True)
+    if channels == 1 and len(shape) in (2, 3):
+        return Layout(single=len(shape) == 2, channel_axis=False)
+    return None
 
 
 def _read(given: Path) -> np.ndarray:
@@ -67,18 +164,10 @@ def _read(given: Path) -> np.ndarray:
     return fields
 
 
-def _with_all_axes(fields: np.ndarray, channels: int, given: Path) -> tuple[np.ndarray, bool]:
-    """[B, H, W, C], and whether the file holds one sample without an axis for it."""
-    if fields.ndim == 4 and fields.shape[-1] == channels:
-        return fields, False
-    if fields.ndim == 3 and channels > 1 and fields.shape[-1] == channels:
-        return fields[None], True
-    if fields.ndim == 3 and channels == 1:
-        return fields[..., None], False
-    if fields.ndim == 2 and channels == 1:
-        return fields[None, ..., None], True
-    wanted = "(H, W), (samples, H, W)" if channels == 1 else f"(H, W, {channels})"
-    raise DataError(
-        f"{given}: has shape {fields.shape}; the model takes {channels} channels: {wanted} or "
-        f"(samples, H, W, {channels})"
-    )
+def _device(wanted: str | torch.device) -> torch.device:
+    try:
+        device = torch.device(wanted)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA fails with an assertion
+        raise ConfigError(f"device {str(wanted)!r} cannot be used here ({str(error).splitlines()[0]})") from error
+    return device

@@ -11,9 +11,7 @@ def data_shape(data: DataConfig) -> tuple[int, int, int, int]:
     if data.store.is_dir():
         store = open_store(data.store)
         _, height, width, channels = store.array("input").shape
-        return height, width, channels, 1 if store.card.task == "rollout" else store.array("target").shape[-1]
+        return height, width, channels, 1 if store.card.kind == "rollout" else store.array("target").shape[-1]
     if data.generate is not None:
-        points = -(-data.generate.grid // data.generate.stride)
-        height = 1 if data.generate.problem == "burgers" else points  # a line is a grid of one row
-        return height, points, problem(data.generate.problem).input_frames or 1, 1
+        return *data.generate.kept_points, problem(data.generate.problem).input_frames or 1, 1
     raise DataError(f"{data.store}: no such store, so the grid is not known; give it with --shape H W C")

@@ -1,19 +1,20 @@
 """What comes before the first step: rank 0 holds the folder, keeps the recipe, makes missing data; the others wait."""
 
 import contextlib
-import json
 import logging
 from collections.abc import Iterator
 from typing import Any
 
-from geomano_hpc.atomic import write_json
-from geomano_hpc.config import GeomanoConfig, Recipe
+from geomano_hpc.config import Recipe
 from geomano_hpc.data import ensure_store
 from geomano_hpc.errors import DataError
-from geomano_hpc.kernels import BackendStatus, ready_backend
 from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.distributed.world import fail_everywhere, tell_all
+from geomano_hpc.training.engines.engine import pick_device
+from geomano_hpc.training.records.environment import describe_environment
 from geomano_hpc.training.records.run_folder import RunFolder
+from geomano_hpc.training.setup import Setup, check_parts, scan_backend
+from geomano_hpc.training.shapes import data_shape
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ def prepare(recipe: Recipe, folder: RunFolder, ranks: Ranks, held: contextlib.Ex
     finished = None
     if ranks.is_main:
         try:
+            check_parts(recipe)
+            _try_out_model(recipe, ranks)
             held.enter_context(folder.held())
             folder.write_recipe(recipe)
             held.enter_context(_log_file(folder))
@@ -39,28 +42,32 @@ def prepare(recipe: Recipe, folder: RunFolder, ranks: Ranks, held: contextlib.Ex
     return finished
 
 
-def scan_backend(recipe: Recipe) -> BackendStatus | None:
-    """The backend of the scan, compiled and loaded; None for a model without a scan."""
-    return ready_backend(recipe.model.scan_backend) if isinstance(recipe.model, GeomanoConfig) else None
+def _try_out_model(recipe: Recipe, ranks: Ranks) -> None:
+    """A model of the user's is asked for one sample before anything is written or any data is made."""
+    try:
+        height, width, *channels = data_shape(recipe.data)
+    except DataError:
+        return  # there is no data, or it is broken, which is said where it is opened
+    recipe.model.try_out(channels[0], channels[1], (height, width), pick_device(ranks), recipe)
 
 
-def record_start(recipe: Recipe, folder: RunFolder, environment: dict[str, Any]) -> None:
+def record_start(setup: Setup, folder: RunFolder) -> None:
     """environment.json lists every start of the run. The data must not change between them."""
-    file = folder.environment_file
-    starts = json.loads(file.read_text(encoding="utf-8"))["starts"] if file.is_file() else []
-    if starts and starts[-1]["data_hash"] != environment["data_hash"]:
+    starts, data_hash = folder.starts(), setup.store.content_hash()
+    if starts and starts[-1]["data_hash"] != data_hash:
         raise DataError(
-            f"{recipe.data.store}: the data changed since {folder.path} was started; "
+            f"{setup.recipe.data.store}: the data changed since {folder.path} was started; "
             "train in a new run folder, or bring the old data back"
         )
-    write_json(file, {"starts": [*starts, environment]})
+    environment = describe_environment(setup.ranks, setup.backend, data_hash)
+    folder.add_start({**environment, "data_loading": setup.data_loading})
 
 
 @contextlib.contextmanager
 def _log_file(folder: RunFolder) -> Iterator[None]:
-    """What the package logs goes to logs/train.log too, and so does the error that ends the run."""
-    folder.logs.mkdir(exist_ok=True)
-    handler = logging.FileHandler(folder.logs / "train.log", encoding="utf-8")
+    """What the package logs goes to the run's own log too, and so does the error that ends the run."""
+    folder.log_file.parent.mkdir(exist_ok=True)
+    handler = logging.FileHandler(folder.log_file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     package_logger = logging.getLogger("geomano_hpc")
     package_logger.addHandler(handler)

@@ -55,13 +55,13 @@ class Steps:
         engine: Engine,
         task: Task,
         watch: RankWatch,
-        wishes: Callable[[], tuple[bool, bool]],
-        profiled: bool,
+        wishes: Callable[[], tuple[bool, bool]] = lambda: (False, False),
+        traced: bool = False,
     ) -> None:
         """`wishes` tells whether this rank wants to stop, and to save."""
         self.recipe, self.engine, self.task, self.ranks = recipe, engine, task, engine.ranks
         self.per_epoch = -(-len(task.split) // recipe.training.batch_size)
-        self._watch, self._wishes, self._profiled = watch, wishes, profiled
+        self._watch, self._wishes, self._traced = watch, wishes, traced
         self._data_wait = DataWait()
         self._marks = itertools.count(1)
 
@@ -89,7 +89,7 @@ class Steps:
         """One optimiser step. If its gradient is not finite, the weights are left as they were."""
         started, waited = time.perf_counter(), self._data_wait.seconds
         device = self.engine.device
-        sums = torch.zeros(2, dtype=torch.float64, device=device)
+        sums = torch.zeros(3, dtype=torch.float64, device=device)
         parts = self._parts(batch.samples)
         for number, (_, counts) in enumerate(parts, start=1):
             with self._stage("data"):
@@ -102,17 +102,18 @@ class Steps:
                     total = losses.total if counts else 0.0 * losses.total
                     self.engine.backward(total, last)
             if counts:
-                sums[0] += losses.relative_l2.detach()
+                sums[0] += losses.named.detach()
                 sums[1] += 0.0 if losses.gradient is None else losses.gradient.detach()
+                sums[2] += losses.relative_l2.detach()
         with self._stage("agreement"):
             agreed = self.agree(sums)
         lr = self.engine.schedule.lr  # of this step: stepping sets that of the next
         with self._stage("optimizer"):
             norm = self.engine.step()
-        relative, gradient = agreed.sums
+        named, gradient, relative = agreed.sums
         step = EpochSums(
             samples=len(batch.samples),
-            loss=relative + self.recipe.loss.gradient_weight * gradient,
+            loss=named + self.recipe.loss.gradient_weight * gradient,
             relative_l2=relative,
             gradient_loss=gradient,
             gradient_norm=norm,
@@ -137,4 +138,4 @@ class Steps:
 
     def _stage(self, name: str) -> contextlib.AbstractContextManager[Any]:
         self.mark()
-        return part(name, self._profiled)
+        return part(name, self._traced)

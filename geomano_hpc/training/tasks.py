@@ -3,13 +3,15 @@
 Axes: B batch, H x W grid, C channels (frames, for a rollout).
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from geomano_hpc.data import Batch, Split
-from geomano_hpc.training.losses import gradient_loss, relative_l2
+from geomano_hpc.errors import ConfigError
+from geomano_hpc.training.losses import LossOfEach, gradient_loss, relative_l2
 
 Samples = torch.Tensor | Batch  # numbers of samples of the split, or samples that are loaded already
 Network = Callable[[torch.Tensor], torch.Tensor]
@@ -17,16 +19,17 @@ Network = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class LossParts:
-    """Sums over the samples of a batch: L_rL2, and L_g where it counts."""
+    """Sums over the samples of a batch: the loss that the recipe names (the paper's is L_rL2), and L_g if it counts."""
 
-    relative_l2: torch.Tensor
+    named: torch.Tensor
     gradient: torch.Tensor | None
     gradient_weight: float
+    relative_l2: torch.Tensor  # for the records, whatever the loss is
 
     @property
     def total(self) -> torch.Tensor:
         """L_rL2 + gradient_weight * L_g."""
-        return self.relative_l2 if self.gradient is None else self.relative_l2 + self.gradient_weight * self.gradient
+        return self.named if self.gradient is None else self.named + self.gradient_weight * self.gradient
 
 
 @dataclass(frozen=True)
@@ -36,19 +39,17 @@ class Task:
     split: Split
     gradient_weight: float
     precision: str = "float32"
-
-    def training_loss(self, model: Network, samples: Samples, device: torch.device) -> torch.Tensor:
-        """Sum over the samples of L_rL2 + gradient_weight * L_g; over the frames too, in a rollout."""
-        return self.loss_parts(model, samples, device).total
+    loss: LossOfEach = relative_l2
 
     def loss_parts(self, model: Network, samples: Samples, device: torch.device) -> LossParts:
+        """What is trained on, summed over the samples; over the frames too, in a rollout."""
         input_BHWC, target_BHWC = self._fields(samples, device)
-        if self.split.task == "steady":
-            return self._losses([self._step(model, input_BHWC)], [target_BHWC])
+        if self.split.kind == "steady":
+            return self._losses([self.step(model, input_BHWC)], [target_BHWC])
         # Teacher-forced: each frame is predicted from the true frames before it.
         frames = torch.cat([input_BHWC, target_BHWC], dim=-1)
         window = input_BHWC.shape[-1]
-        predicted = [self._step(model, frames[..., t : t + window]) for t in range(target_BHWC.shape[-1])]
+        predicted = [self.step(model, frames[..., t : t + window]) for t in range(target_BHWC.shape[-1])]
         return self._losses(predicted, list(target_BHWC.split(1, dim=-1)))
 
     @torch.no_grad()
@@ -60,12 +61,12 @@ class Task:
     @torch.no_grad()
     def roll_out(self, model: Network, input_BHWC: torch.Tensor, frames: int) -> torch.Tensor:
         """So many frames from an input in physical units; a steady problem has its whole target in one call."""
-        if self.split.task == "steady":
-            return self._step(model, input_BHWC)
+        if self.split.kind == "steady":
+            return self.step(model, input_BHWC)
         seen = input_BHWC
         window = input_BHWC.shape[-1]
         for _ in range(frames):
-            seen = torch.cat([seen, self._step(model, seen[..., -window:])], dim=-1)
+            seen = torch.cat([seen, self.step(model, seen[..., -window:])], dim=-1)
         return seen[..., window:]
 
     def errors(self, model: Network, samples: Samples, device: torch.device) -> torch.Tensor:
@@ -84,18 +85,32 @@ class Task:
     def _fields(self, samples: Samples, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         return (samples if isinstance(samples, Batch) else self.split.batch(samples)).to(device)
 
-    def _step(self, model: Network, input_BHWC: torch.Tensor) -> torch.Tensor:
+    def step(self, model: Network, input_BHWC: torch.Tensor) -> torch.Tensor:
         """One call of the model, under autocast where the precision is not float32; losses are always in float32."""
         lowered = self.precision != "float32"
         dtype = getattr(torch, self.precision)
-        with torch.autocast(input_BHWC.device.type, dtype=dtype if lowered else None, enabled=lowered):
+        with torch.autocast(input_BHWC.device.type, dtype=dtype) if lowered else contextlib.nullcontext():
             output = model(self.split.input_normaliser.encode(input_BHWC))
         return self.split.target_normaliser.decode(output.float() if lowered else output)
 
     def _losses(self, predicted: Sequence[torch.Tensor], target: Sequence[torch.Tensor]) -> LossParts:
         pairs = list(zip(predicted, target, strict=True))
-        relative = torch.stack([relative_l2(one, other).sum() for one, other in pairs]).sum()
+        named = torch.stack([self._of_each(one, other).sum() for one, other in pairs]).sum()
+        relative = named
+        if self.loss is not relative_l2:
+            with torch.no_grad():
+                relative = torch.stack([relative_l2(one, other).sum() for one, other in pairs]).sum()
         if not self.gradient_weight:
-            return LossParts(relative, None, 0.0)
+            return LossParts(named, None, 0.0, relative)
         gradient = torch.stack([gradient_loss(one, other).sum() for one, other in pairs]).sum()
-        return LossParts(relative, gradient, self.gradient_weight)
+        return LossParts(named, gradient, self.gradient_weight, relative)
+
+    def _of_each(self, predicted_BHWC: torch.Tensor, target_BHWC: torch.Tensor) -> torch.Tensor:
+        found = self.loss(predicted_BHWC, target_BHWC)
+        if not isinstance(found, torch.Tensor) or found.shape != predicted_BHWC.shape[:1]:
+            what = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"
+            raise ConfigError(
+                f"loss.name: gave {what} for a batch of {len(predicted_BHWC)}; expected one loss for each sample, "
+                f"of shape ({len(predicted_BHWC)},): take the mean over all axes but the first"
+            )
+        return found

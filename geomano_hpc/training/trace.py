@@ -16,13 +16,13 @@ WARM_UP, MEASURED = 3, 6  # steps
 PARTS = ("data", "forward", "backward", "agreement", "optimizer")
 
 
-def part(name: str, profiled: bool) -> AbstractContextManager[Any]:
-    """A block of the step under its name in the trace; nothing where nobody profiles."""
-    return record_function(f"geomano: {name}") if profiled else nullcontext()
+def part(name: str, traced: bool) -> AbstractContextManager[Any]:
+    """A block of the step under its name in the trace; nothing where nobody traces."""
+    return record_function(f"geomano: {name}") if traced else nullcontext()
 
 
 @contextmanager
-def profiling(folder: Path, rank: int, say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+def tracing(folder: Path, rank: int, say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     """Yield `stepped()`, to be called after every step: True when enough steps were measured."""
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():

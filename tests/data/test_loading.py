@@ -111,6 +111,7 @@ print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.slow
 def test_streaming_a_large_store_takes_no_more_memory(tmp_path: Path) -> None:
     """100 MiB of samples go through a few batches of half a MiB."""
     make_store(tmp_path / "s.zarr", samples=203, grid=256, per_shard=50)
@@ -153,6 +154,7 @@ os.wait()
 """
 
 
+@pytest.mark.slow
 def test_forked_process_gets_an_error_and_does_not_hang(tmp_path: Path) -> None:
     make_store(tmp_path / "s.zarr")
     command = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path / "s.zarr")]
@@ -178,6 +180,7 @@ def test_threads_that_read_end_with_the_split(tmp_path: Path) -> None:
     assert readers() == 0
 
 
+@pytest.mark.slow
 def test_losses_are_the_same_in_memory_and_streamed_with_every_engine(tiny_recipe: Recipe, tmp_path: Path) -> None:
     curves = {}
     for loading, engine in [("memory", "zarr"), *(("stream", engine) for engine in ENGINES)]:

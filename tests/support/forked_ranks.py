@@ -6,12 +6,13 @@ would end them, and are reached by their process ids.
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -49,20 +50,23 @@ class Farm:
         print(json.dumps(question), file=stdin, flush=True)
         return dict(json.loads(stdout.readline()))
 
-    def start(self, recipe: Recipe, folder: Path, ranks: int = 2) -> list[Rank]:
-        """Ranks that train the recipe in the folder; what they say goes to <folder>.rank<n>."""
-        file = folder.with_name(f"{folder.name}.yaml")
-        file.write_text(to_yaml(recipe))
+    def run(self, arguments: Sequence[str], said: Path, ranks: int = 2) -> list[Rank]:
+        """`geomano <arguments>` on so many ranks; what they say goes to <said>.rank<n>."""
         (port,) = unused_ports(1)
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         started = []
         for rank in range(ranks):
             names = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), **meeting}
-            output = folder.with_name(f"{folder.name}.rank{rank}")
-            arguments = ["train", str(file), "--out", str(folder)]
-            pid = self.ask(fork=arguments, environment=names, output=str(output))["pid"]
-            started.append(Rank(self, pid, output))
+            output = said.with_name(f"{said.name}.rank{rank}")
+            answer = self.ask(fork=list(arguments), environment=names, output=str(output), folder=str(said.parent))
+            started.append(Rank(self, answer["pid"], output))
         return started
+
+    def start(self, recipe: Recipe, folder: Path, ranks: int = 2) -> list[Rank]:
+        """Ranks that train the recipe in the folder."""
+        file = folder.with_name(f"{folder.name}.yaml")
+        file.write_text(to_yaml(recipe))
+        return self.run(["train", str(file), "--out", str(folder)], folder, ranks)
 
     def train(self, recipe: Recipe, folder: Path, ranks: int = 2) -> RunFolder:
         started = self.start(recipe, folder, ranks)
@@ -98,15 +102,23 @@ def farm() -> Iterator[Farm]:
             process.wait()
 
 
-def _serve(questions: IO[str]) -> None:
+def import_what_training_does() -> None:
+    """Also what torch and TensorBoard import by themselves at the first step or line, which takes longer than a run."""
     import torch
+    import torch._dynamo
+    import torch.utils.tensorboard.summary
 
     import geomano_hpc.training.loop
-    from geomano_hpc.cli.app import main
     from geomano_hpc.training.engines.deepspeed import import_deepspeed
 
     assert geomano_hpc.training.loop is not None
     import_deepspeed(torch.device("cpu"))
+
+
+def _serve(questions: IO[str]) -> None:
+    from geomano_hpc.cli.app import main
+
+    import_what_training_does()
     alive: set[int] = set()
     try:
         for line in questions:
@@ -132,10 +144,16 @@ def _serve(questions: IO[str]) -> None:
 def _rank(question: dict[str, Any], main: Callable[[list[str]], object]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background passes on that it is ignored
     os.environ.update(question["environment"])
+    os.chdir(question["folder"])
     output = os.open(question["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
     try:
+        first, *others = question["fork"]
+        if first.endswith(".py"):  # a program instead of an argument list of geomano
+            sys.argv = [first, *others]
+            runpy.run_path(first, run_name="__main__")
+            raise SystemExit(0)
         main(question["fork"])
     except SystemExit as ended:
         sys.stdout.flush()

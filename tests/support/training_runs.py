@@ -2,16 +2,22 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
 
 from geomano_hpc.config import Recipe
+from geomano_hpc.training.distributed.ranks import Ranks
+from geomano_hpc.training.evaluate import evaluate
 from geomano_hpc.training.records.run_folder import RunFolder
+from geomano_hpc.training.tasks import Task
 
 TWO_RANKS = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
@@ -27,6 +33,11 @@ def curve(folder: RunFolder) -> list[tuple[float, float | None]]:
 def starts(folder: RunFolder) -> list[dict[str, Any]]:
     """What environment.json says of every start of the run."""
     return list(json.loads(folder.environment_file.read_text())["starts"])
+
+
+def mean_error(model: nn.Module, task: Task, batch_size: int) -> float:
+    """Relative L2 on the CPU, averaged over the split."""
+    return evaluate(model.eval(), task, batch_size, torch.device("cpu"), Ranks(0, 1, 0)).rel_l2
 
 
 def step_losses(folder: RunFolder, name: str = "loss") -> dict[int, float]:
@@ -46,6 +57,15 @@ def what_a_run_computed(folder: RunFolder) -> object:
     optimizer = {name: tensor.tolist() for name, tensor in load_file(newest / "optimizer.safetensors").items()}
     files = (folder.weights_file, folder.best_weights_file, newest / "model.safetensors")
     return newest.name, metrics, step_losses(folder), optimizer, [file.read_bytes() for file in files]
+
+
+def back_to(step: int, folder: RunFolder) -> None:
+    """The run as it was when this step was saved."""
+    for later in folder.checkpoints.iterdir():
+        if int(later.name[5:14]) > step:
+            shutil.rmtree(later)
+    for file in (folder.result_file, folder.weights_file):
+        file.unlink()
 
 
 def run(command: tuple[str, ...], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

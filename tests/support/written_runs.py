@@ -8,7 +8,6 @@ import numpy as np
 
 from geomano_hpc.config import to_yaml
 from geomano_hpc.launch import Study, plan
-from geomano_hpc.launch.job import failure_file
 from geomano_hpc.launch.manifest import keep_in_manifest
 from geomano_hpc.training.records.run_folder import RunFolder
 
@@ -55,7 +54,7 @@ def write_study(
         }
         target.environment_file.write_text(json.dumps({"starts": [start]}))
         if number in made.get("failed", {}):
-            failure_file(target.path).write_text(json.dumps({"error": made["failed"][number]}))
+            target.failure_file.write_text(json.dumps({"error": made["failed"][number]}))
             continue
         seconds = sum(line["seconds"] for line in lines)
         result = {"rel_l2": error, "problem": problem, "parameters": 1000, "epochs": epochs, "train_seconds": seconds}

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from geomano_hpc.config import Recipe
-from geomano_hpc.training.distributed.ranks import Ranks
-from geomano_hpc.training.evaluate import load_trained, mean_error
+from geomano_hpc.training.evaluate import load_trained
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.training_runs import mean_error
 
 MODELS = {
     "transolver": {"depth": 1, "embedding": 16, "heads": 2, "slices": 4},
@@ -19,6 +19,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.slow
 def test_baselines_learn_in_the_trainer_and_are_loaded_again(name: str, tiny_recipe: Recipe, tmp_path: Path) -> None:
     recipe = Recipe.model_validate({**tiny_recipe.model_dump(), "model": {"name": name, **MODELS[name]}})
     folder = RunFolder(tmp_path / "run")
@@ -28,7 +29,7 @@ def test_baselines_learn_in_the_trainer_and_are_loaded_again(name: str, tiny_rec
     coarse, task = load_trained(folder, resolution=5)
     assert task.predict(coarse, torch.arange(2), torch.device("cpu")).shape == (2, 5, 5, 1)
     model, task = load_trained(folder)
-    assert mean_error(model, task, 4, torch.device("cpu"), Ranks(0, 1, 0)) == pytest.approx(result["rel_l2"], rel=1e-5)
+    assert mean_error(model, task, 4) == pytest.approx(result["rel_l2"], rel=1e-5)
     assert '"scan_backend": null' in folder.environment_file.read_text()
 
 

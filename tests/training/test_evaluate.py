@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from geomano_hpc.config import Recipe
@@ -11,17 +10,17 @@ from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.generate import Generation, generate
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.errors import ConfigError, GeomanoError
-from geomano_hpc.training.distributed.ranks import Ranks
-from geomano_hpc.training.evaluate import load_trained, mean_error
+from geomano_hpc.training.evaluate import load_trained
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.records.run_folder import RunFolder, run_folders
+from tests.support.training_runs import mean_error
 
 
 def test_evaluation_gives_the_number_of_the_result(tiny_recipe: Recipe, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     result = train(tiny_recipe, folder)
     model, task = load_trained(folder)
-    assert mean_error(model, task, 3, torch.device("cpu"), Ranks(0, 1, 0)) == pytest.approx(result["rel_l2"], rel=1e-6)
+    assert mean_error(model, task, 3) == pytest.approx(result["rel_l2"], rel=1e-6)
 
 
 def test_another_store_is_judged_with_the_normalisers_of_the_training(
@@ -33,7 +32,7 @@ def test_another_store_is_judged_with_the_normalisers_of_the_training(
     other = tmp_path / "other.zarr"
     convert([darcy_raw], problem("darcy", train_samples=2, test_samples=4, stride=2), other)
     model, task = load_trained(folder, other)
-    error = mean_error(model, task, 4, torch.device("cpu"), Ranks(0, 1, 0))
+    error = mean_error(model, task, 4)
     assert error == pytest.approx(result["rel_l2"], rel=1e-6)
 
 
@@ -91,7 +90,7 @@ def test_model_trained_at_43_is_evaluated_at_85(
     for resolution in (43, 85):
         model, task = load_trained(folder, resolution=resolution)
         assert task.split.grid == (resolution, resolution)
-        errors[resolution] = mean_error(model, task, 4, torch.device("cpu"), Ranks(0, 1, 0))
+        errors[resolution] = mean_error(model, task, 4)
     assert errors[43] == pytest.approx(trained, rel=1e-5)
     assert errors[85] == pytest.approx(trained, rel=0.25)  # another grid, the same operator
     assert errors[85] != pytest.approx(trained, rel=1e-5)
@@ -107,6 +106,6 @@ def test_global_encoder_is_evaluated_on_its_own_grid_only(
     folder = RunFolder(tmp_path / "run")
     result = train(Recipe.model_validate(content), folder)
     model, task = load_trained(folder)
-    assert mean_error(model, task, 3, torch.device("cpu"), Ranks(0, 1, 0)) == pytest.approx(result["rel_l2"], rel=1e-5)
+    assert mean_error(model, task, 3) == pytest.approx(result["rel_l2"], rel=1e-5)
     with pytest.raises(GeomanoError, match=r"tied to the grid of its training, \(9, 9\); the data has \(5, 5\)"):
         load_trained(folder, resolution=5)

@@ -30,7 +30,10 @@ def run(argument: str, **environment: str) -> tuple[str, int]:
     return did, int(faults)
 
 
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library"),
+]
 
 
 def test_freed_memory_is_asked_of_the_system_once() -> None:

@@ -1,4 +1,4 @@
-"""What a run shows: curves, figures and hyperparameters in TensorBoard, in a real browser; a profile."""
+"""What a run shows: curves, figures and hyperparameters in TensorBoard, in a real browser; a trace."""
 
 import gzip
 import json
@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -50,9 +51,21 @@ def test_curves_figures_and_hyperparameters_are_in_the_events_of_the_run(flow: R
     assert "_hparams_/session_start_info" in events.summary_metadata
 
 
+@pytest.mark.parametrize(("every", "steps"), [(0, None), (2, [6, 9]), (50, [9])])
+def test_figures_come_every_so_many_epochs_and_after_the_last_or_not_at_all(
+    every: int, steps: list[int] | None, tiny_recipe: Recipe, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    train(changed(tiny_recipe, engine="torch", figures_every=every), folder)
+    events = EventAccumulator(str(folder.tensorboard)).Reload()
+    assert events.Tags()["images"] == ([] if steps is None else ["fields"])
+    if steps is not None:
+        assert [event.step for event in events.Images("fields")] == steps
+
+
 def test_spectrum_of_a_wave_is_in_its_shell() -> None:
-    x = torch.arange(16) * 2 * torch.pi / 16
-    wave = torch.sin(3 * x)[None, :, None].expand(1, 16, 16)
+    x = np.arange(16) * 2 * np.pi / 16
+    wave = np.broadcast_to(np.sin(3 * x)[None, :, None], (1, 16, 16))
     spectrum = energy_spectrum(wave)
     assert spectrum.argmax() == 3
     assert spectrum.sum() == pytest.approx(0.5)  # Parseval: the mean square
@@ -81,6 +94,7 @@ def monitored(study: Path, runs: int) -> Iterator[str]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.browser
 def test_hparams_tab_compares_the_runs_of_a_sweep_in_a_browser(tiny_recipe: Recipe, tmp_path: Path) -> None:
     study = tmp_path / "sweep"
     errors = []
@@ -97,13 +111,13 @@ def test_hparams_tab_compares_the_runs_of_a_sweep_in_a_browser(tiny_recipe: Reci
             page.screenshot(Path(picture))
 
 
-def test_profile_prints_where_the_time_goes_and_writes_a_trace(
+def test_trace_prints_where_the_time_goes_and_writes_a_trace(
     tiny_recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(to_yaml(changed(tiny_recipe, engine="torch", epochs=20)))
     with pytest.raises(SystemExit) as ended:
-        main(["train", "tiny.yaml", "--out", "run", "--profile"])
+        main(["train", "tiny.yaml", "--out", "run", "--trace"])
     assert not ended.value.code
     shown = capsys.readouterr().out
     shares = [
@@ -112,7 +126,7 @@ def test_profile_prints_where_the_time_goes_and_writes_a_trace(
     assert len(shares) == 5
     assert sum(shares) == pytest.approx(100, abs=0.5)
     assert "geo_scan" in shown
-    trace = json.loads(gzip.decompress(Path("run/profile/trace_rank0.json.gz").read_bytes()))
+    trace = json.loads(gzip.decompress(Path("run/trace/trace_rank0.json.gz").read_bytes()))
     assert "geomano: backward" in {event.get("name") for event in trace["traceEvents"]}
     assert not Path("run/checkpoints").exists()
     assert not Path("run/metrics.jsonl").exists()

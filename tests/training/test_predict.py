@@ -23,6 +23,7 @@ CPU = torch.device("cpu")
 def darcy_run(darcy_store: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = RunFolder(tmp_path_factory.mktemp("darcy") / "run")
     changes = [f"data.store={darcy_store}", "data.generate=null", "model.depth=1", "model.embedding=8"]
+    changes += ["training.figures_every=0"]
     torch.set_num_threads(1)
     train(load_recipe("darcy_smoke", [*changes, "training.epochs=1", "training.engine=torch"]), folder)
     return folder
@@ -58,6 +59,7 @@ def test_prediction_needs_no_data_of_the_training_and_takes_another_grid(
 
 def test_rollout_goes_on_for_as_many_frames_as_asked(navier_stokes_store: Path, tmp_path: Path) -> None:
     changes = [f"data.store={navier_stokes_store}", "data.generate=null", "model.depth=1", "model.embedding=8"]
+    changes += ["training.figures_every=0"]
     recipe = load_recipe("navier_stokes_smoke", [*changes, "training.epochs=1", "training.engine=torch"])
     folder = RunFolder(tmp_path / "run")
     train(recipe, folder)
@@ -73,7 +75,7 @@ def test_rollout_goes_on_for_as_many_frames_as_asked(navier_stokes_store: Path, 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (np.zeros((2, 9, 9, 3)), r"has shape \(2, 9, 9, 3\); the model takes 1 channels"),
+        (np.zeros((2, 9, 9, 3)), r"has shape \(2, 9, 9, 3\); the model takes 1 channel:"),
         (np.zeros(4), r"has shape \(4,\)"),
         (np.array(["a"]), "not an array of real numbers"),
         (np.array([{}]), "cannot be read as a .npy file"),

@@ -1,9 +1,14 @@
 """Which rank a process is, from the variables of each launcher."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import geomano_hpc
 from geomano_hpc.errors import GeomanoError
-from geomano_hpc.training.distributed.ranks import Ranks, first_host, meeting_point, read_ranks
+from geomano_hpc.launchers import Ranks, first_host, read_ranks, speaks_for_all
+from geomano_hpc.training.distributed.ranks import meeting_point
 from geomano_hpc.training.distributed.world import fair_share
 
 MASTER = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -50,6 +55,21 @@ def test_mpi_worlds_of_one_rank_in_a_step_of_several_tasks_are_an_error() -> Non
 def test_rank_that_is_no_rank_is_an_error() -> None:
     with pytest.raises(GeomanoError, match="RANK=4 is not below WORLD_SIZE=4"):
         read_ranks({**TORCHRUN, "RANK": "4"})
+
+
+def test_first_rank_speaks_for_all_whatever_else_is_wrong() -> None:
+    assert speaks_for_all({})
+    assert not speaks_for_all({**TORCHRUN, "RANK": "4"})
+    assert speaks_for_all({**HYDRA, "PMI_RANK": "0"})
+
+
+def test_no_other_module_reads_the_launchers_variables() -> None:
+    root = Path(geomano_hpc.__file__).parents[1]
+    names = r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_\w+|OMPI_COMM_\w+|PMI_\w+|SLURM_(?!CONF)\w+|SUBMITIT_\w+)"
+    read = re.compile(rf"environ(ment)?(\.get\(|\.setdefault\(|\[)f?[\"']{names}[\"']")
+    parts = ("geomano_hpc", "launch", "slurm", "data_prep")
+    files = [file for part in parts for file in (root / part).rglob("*.py") if "testbed" not in file.parts]
+    assert [file.name for file in files if read.search(file.read_text(encoding="utf-8"))] == ["launchers.py"]
 
 
 def test_ranks_meet_where_the_launcher_says_or_on_the_first_node_of_the_job() -> None:

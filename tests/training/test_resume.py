@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from geomano_hpc.training import loop, steps
 from geomano_hpc.training.evaluate import Evaluation
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.records.run_folder import RunFolder
+from geomano_hpc.training.signals import stop_requests
 from tests.support.training_runs import changed, what_a_run_computed
 
 STEPS = 9  # of the tiny recipe: three epochs of three
@@ -66,18 +68,46 @@ def test_run_stopped_by_signals_is_bit_equal_to_an_undisturbed_one(
 ) -> None:
     """In the first step, in mid-epoch, and in the last step of an epoch, before its evaluation."""
     folder = RunFolder(tmp_path / "stopped")
-    for step, number in ((1, signal.SIGTERM), (5, signal.SIGUSR2), (6, signal.SIGUSR2)):
+    stops = ((1, signal.SIGTERM, "SIGTERM", 75), (5, signal.SIGINT, "Ctrl-C", 130), (6, signal.SIGUSR2, "SIGUSR2", 75))
+    for step, number, name, exit_code in stops:
         before = signal.getsignal(number)
         with monkeypatch.context() as patch:
             stop_at(step, number, patch)
-            with pytest.raises(PreemptedError, match=f"stopped by {number.name} after step {step} of {STEPS}"):
+            with pytest.raises(PreemptedError, match=f"stopped by {name} after step {step} of {STEPS}") as stopped:
                 train(recipe, folder)
+        assert stopped.value.exit_code == exit_code
         assert signal.getsignal(number) == before
         newest = sorted(folder.checkpoints.iterdir())[-1].name
         assert newest == f"step_{step:09d}-epoch_{(step - 1) // 3:06d}"
     train(recipe, folder)
     assert what_a_run_computed(folder) == undisturbed
     assert len(json.loads(folder.environment_file.read_text())["starts"]) == 4
+
+
+def test_second_ctrl_c_ends_at_once_unless_it_is_the_first_one_handed_on_by_a_launcher(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with stop_requests() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.by_user
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.by_user  # what came first counts
+        assert capfd.readouterr().err.count("Ctrl-C again ends at once") == 1
+        later = time.monotonic() + 2
+        monkeypatch.setattr("time.monotonic", lambda: later)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_process_in_the_background_goes_on_ignoring_ctrl_c() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stop_requests() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.received is None
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_signal_during_an_evaluation_saves_the_epoch_and_stops(
@@ -101,6 +131,7 @@ def test_signal_during_an_evaluation_saves_the_epoch_and_stops(
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.slow
 def test_run_with_deepspeed_dies_in_mid_epoch_and_loses_nothing(
     zero: int, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +140,7 @@ def test_run_with_deepspeed_dies_in_mid_epoch_and_loses_nothing(
     train(recipe, undisturbed)
     die_at(6, recipe, disturbed, monkeypatch)
     train(recipe, disturbed)
-    assert "resumed from" in (disturbed.logs / "train.log").read_text()
+    assert "resumed from" in disturbed.log_file.read_text()
     assert what_a_run_computed(disturbed) == what_a_run_computed(undisturbed)
 
 
@@ -213,7 +244,7 @@ from geomano_hpc.config import load_recipe
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.records.run_folder import RunFolder
 from pathlib import Path
-import geomano_hpc.training.records.pictures, torch.utils.tensorboard
+import geomano_hpc.training.records.pictures, torch._dynamo, torch.utils.tensorboard
 
 recipe, first, every = load_recipe("recipe.yaml", []), int(sys.argv[1]), int(sys.argv[2])
 EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
@@ -253,6 +284,7 @@ print(json.dumps({"writes": writes, "killed": killed}))
 """
 
 
+@pytest.mark.slow(20)
 def test_kill_minus_9_between_any_two_writes_loses_nothing(recipe: Recipe, tmp_path: Path) -> None:
     """Real processes, killed before the n-th file is opened for writing, renamed or removed, for n over a whole run.
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from geomano_hpc.config import Recipe, load_recipe
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.records.run_folder import RunFolder
-from tests.support.forked_ranks import farm
+from tests.support.forked_ranks import Farm
 from tests.support.training_runs import changed, curve, step_losses
 
 GOLDEN = Path(__file__).parents[1] / "assets" / "losses"
@@ -48,7 +48,8 @@ def twenty_steps(recipe: Recipe) -> Recipe:
 def flow_recipe(navier_stokes_store: Path) -> Recipe:
     """Ten calls of the model in every step."""
     keys = {"data.store": navier_stokes_store, "data.generate": "null", "model.depth": 1, "model.embedding": 8}
-    return load_recipe("navier_stokes_smoke", [f"{key}={value}" for key, value in keys.items()])
+    changes = [f"{key}={value}" for key, value in keys.items()]
+    return load_recipe("navier_stokes_smoke", [*changes, "training.figures_every=0"])
 
 
 def assert_same_curve(one: RunFolder, other: RunFolder) -> None:
@@ -64,8 +65,10 @@ def assert_same_curve(one: RunFolder, other: RunFolder) -> None:
     assert difference.norm() < 1e-3 * whole.norm()
 
 
+@pytest.mark.ranks
+@pytest.mark.slow(30)
 def test_two_ranks_follow_the_curve_of_one_with_every_engine(
-    tiny_recipe: Recipe, flow_recipe: Recipe, tmp_path: Path
+    ranks: Farm, tiny_recipe: Recipe, flow_recipe: Recipe, tmp_path: Path
 ) -> None:
     steady, flow = twenty_steps(tiny_recipe), changed(flow_recipe, epochs=3, batch_size=2, log_every=1)
     recipes = {name: changed(steady, **keys) for name, keys in ENGINES.items()}
@@ -73,8 +76,7 @@ def test_two_ranks_follow_the_curve_of_one_with_every_engine(
     streamed = recipes["zero0"].model_dump()
     streamed["data"]["loading"] = "stream"
     recipes["zero0"] = Recipe.model_validate(streamed)
-    with farm() as ranks:
-        two = {name: ranks.train(recipe, tmp_path / name) for name, recipe in recipes.items()}
+    two = {name: ranks.train(recipe, tmp_path / name) for name, recipe in recipes.items()}
     one, one_flow = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "one_flow")
     train(steady, one)
     train(flow, one_flow)
@@ -85,6 +87,7 @@ def test_two_ranks_follow_the_curve_of_one_with_every_engine(
 
 
 @pytest.mark.parametrize("name", [name for name in ENGINES if name != "zero0"])
+@pytest.mark.slow
 def test_one_rank_follows_the_same_curve_with_every_engine(name: str, tiny_recipe: Recipe, tmp_path: Path) -> None:
     """With so many channels that the CPU kernel computes the dense parts, too."""
     content = changed(twenty_steps(tiny_recipe), epochs=2).model_dump()

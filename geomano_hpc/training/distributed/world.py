@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from geomano_hpc.data.node_memory import gather
+from geomano_hpc.launchers import as_torchrun, meeting_at
 from geomano_hpc.training.distributed.ranks import Ranks, meeting_point
 
 # A rank may wait this long for rank 0 to make the data. Dead and stuck ranks are found by the watch, long before.
@@ -20,15 +21,14 @@ _PATIENCE = timedelta(days=1)
 def join(ranks: Ranks) -> None:
     """Initialise torch.distributed, and share the cores. A single process needs no port and no network."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    # DeepSpeed reads these too.
-    os.environ.update(RANK=str(ranks.rank), WORLD_SIZE=str(ranks.world_size), LOCAL_RANK=str(ranks.local_rank))
+    os.environ.update(as_torchrun(ranks))
     if dist.is_initialized():
         return
     if ranks.world_size == 1:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         return
     address, port = meeting_point(ranks, os.environ)
-    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+    os.environ.update(meeting_at(address, port))
     dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.world_size, timeout=_PATIENCE)
     share_cores()
 

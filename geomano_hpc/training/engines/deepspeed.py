@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from torch import nn
 from geomano_hpc.config import TrainingConfig
 from geomano_hpc.errors import BackendError
 from geomano_hpc.training.distributed.ranks import Ranks
-from geomano_hpc.training.engines.engine import MOMENTS, Engine, EngineState, clip_whole_gradients, make_optimizer
+from geomano_hpc.training.engines.engine import Engine, EngineState, clip_whole_gradients
+from geomano_hpc.training.engines.optimizer_states import joined, of_each_number, parted
 from geomano_hpc.training.engines.whole_state import load_whole_state, whole_state, whole_weights
 from geomano_hpc.training.tasks import Network
 
@@ -27,7 +29,7 @@ class DeepSpeedEngine(Engine):
         precision: str,
     ) -> None:
         deepspeed = import_deepspeed(device)
-        super().__init__(model, *make_optimizer(model, config, total_steps), ranks, device)
+        super().__init__(model, config, total_steps, ranks, device)
         self._zero, self._parts, self._clip = config.zero, config.accumulate, config.clip
         settings = merged(deepspeed_config(config, precision), config.deepspeed)
         forget_autocast()
@@ -75,15 +77,15 @@ class DeepSpeedEngine(Engine):
         if not self._zero:
             scale = self._loss_scaler.state_dict() if self._loss_scaler is not None else {}
             return whole_state(self.model, self.optimizer, self.schedule, scale)
+        # A flat part holds the numbers of many parameters, and states that are one for all of them, such as steps.
         flat: dict[str, Any] = next(iter(self.optimizer.state.values()), {})
-        moments = {}
-        if flat:
-            moments = {
-                f"{name}.{moment}": self._safe.safe_get_full_optimizer_state(parameter, moment).detach().cpu().clone()
-                for name, parameter in self._parameters().items()
-                for moment in MOMENTS
-            }
-        record = {"adam_steps": float(flat.get("step", 0.0)), "schedule": self.schedule.record(), "loss_scale": {}}
+        parts = of_each_number({"": flat})
+        states = {}
+        for name, parameter in self._parameters().items():
+            whole = {key: self._safe.safe_get_full_optimizer_state(parameter, key) for key in flat if key in parts}
+            states[name] = {**whole, **{key: deepcopy(value) for key, value in flat.items() if key not in parts}}
+        moments, numbers = parted(states)
+        record = {"optimizer": numbers, "schedule": self.schedule.record(), "loss_scale": {}}
         return EngineState(self.weights(), moments, record)
 
     def load(self, state: EngineState) -> None:
@@ -94,15 +96,18 @@ class DeepSpeedEngine(Engine):
             return
         zero = self._engine.optimizer
         self._load_weights(state.weights, zero)
-        if state.moments:
+        states = joined(state)
+        parts = of_each_number(states)
+        common = {key: value for kept in states.values() for key, value in kept.items() if key not in parts}
+        if states:
             for flat in zero.fp32_partitioned_groups_flat if self._zero == 3 else zero.single_partition_of_fp32_groups:
-                step = torch.tensor(state.record["adam_steps"], dtype=torch.float32)
-                self.optimizer.state[flat] = {"step": step, **{m: torch.zeros_like(flat) for m in MOMENTS}}
+                self.optimizer.state[flat] = {**{key: torch.zeros_like(flat) for key in parts}, **deepcopy(common)}
+        if parts:
             if self._zero < 3:
                 zero._lazy_init_hp_params_optimizer_state()  # so that parameters know where their moments are
             for name, parameter in self._parameters().items():
-                for moment in MOMENTS:
-                    self._set_moment(parameter, state.moments[f"{name}.{moment}"].to(self.device), moment)
+                for key in sorted(parts & states[name].keys()):
+                    self._set_moment(parameter, states[name][key].to(self.device), key)
         self.schedule.restore(state.record["schedule"])
 
     def _load_weights(self, weights: dict[str, torch.Tensor], zero: Any) -> None:
@@ -115,6 +120,9 @@ class DeepSpeedEngine(Engine):
             with deepspeed.zero.GatheredParameters(list(parameters.values()), modifier_rank=0), torch.no_grad():
                 for name, parameter in parameters.items():
                     parameter.copy_(weights[name])
+                for name, buffer in self.model.named_buffers():  # every rank has them whole
+                    if name in weights:
+                        buffer.copy_(weights[name])
         zero.refresh_fp32_params()
 
     def _set_moment(self, parameter: nn.Parameter, whole: torch.Tensor, moment: str) -> None:

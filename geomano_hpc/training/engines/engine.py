@@ -1,7 +1,7 @@
 """What the loop needs of an engine: gradients over ranks, clipped optimiser steps, and its whole state in one place.
 
-Two engines do it: DeepSpeed (deepspeed_engine.py) and plain torch (torch_engine.py). Both step AdamW and OneCycleLR as
-the benchmark does, in float32, and give the same losses.
+Two engines do it: DeepSpeed (deepspeed.py) and plain torch (torch.py). Both step the same optimiser and schedule, in
+float32, and give the same losses.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ from torch import nn
 
 from geomano_hpc.config import TrainingConfig
 from geomano_hpc.training.distributed.ranks import Ranks
+from geomano_hpc.training.optimizers import make_optimizer
+from geomano_hpc.training.schedules import Schedule
 from geomano_hpc.training.tasks import Network
-
-MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's states of each parameter, besides its count of steps
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class EngineState:
     """Weights and optimiser of a training, whole: no trace of how many ranks it was parted over, or of the engine."""
 
     weights: dict[str, torch.Tensor]
-    moments: dict[str, torch.Tensor]  # <parameter>.exp_avg, <parameter>.exp_avg_sq; empty before the first step
-    record: dict[str, Any]  # plain numbers: AdamW's steps and groups, the scheduler, the loss scale of float16
+    moments: dict[str, torch.Tensor]  # <parameter>.<state of the optimiser>; empty before the first step
+    record: dict[str, Any]  # plain numbers: the optimiser's other states, the schedule, the loss scale of float16
 
 
 class Engine(ABC):
@@ -35,12 +35,14 @@ class Engine(ABC):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        schedule: "Schedule",
+        config: TrainingConfig,
+        total_steps: int,
         ranks: Ranks,
         device: torch.device,
     ) -> None:
-        self.model, self.optimizer, self.schedule, self.ranks, self.device = model, optimizer, schedule, ranks, device
+        self.model, self.ranks, self.device = model, ranks, device
+        self.optimizer = make_optimizer(model.parameters(), config)
+        self.schedule = Schedule(self.optimizer, config, total_steps)
 
     @property
     @abstractmethod
@@ -85,41 +87,6 @@ class Engine(ABC):
         if self.ranks.world_size > 1:
             torch.distributed.all_reduce(values)
         return values
-
-
-class Schedule:
-    """OneCycleLR, stepped per batch: learning rate and first beta of AdamW."""
-
-    _CHANGED = ("lr", "betas")
-
-    def __init__(self, optimizer: torch.optim.Optimizer, peak: float, total_steps: int) -> None:
-        self._optimizer = optimizer
-        self._scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=peak, total_steps=total_steps)
-
-    @property
-    def lr(self) -> float:
-        return float(self._optimizer.param_groups[0]["lr"])
-
-    def step(self) -> None:
-        self._scheduler.step()
-
-    def record(self) -> dict[str, Any]:
-        (group,) = self._optimizer.param_groups
-        return {"steps": self._scheduler.last_epoch, "group": {name: group[name] for name in self._CHANGED}}
-
-    def restore(self, record: dict[str, Any]) -> None:
-        self._scheduler.last_epoch = record["steps"]
-        self._scheduler._step_count = record["steps"] + 1
-        (group,) = self._optimizer.param_groups
-        group.update(lr=record["group"]["lr"], betas=tuple(record["group"]["betas"]))
-        self._scheduler._last_lr = [group["lr"]]
-
-
-def make_optimizer(
-    model: nn.Module, config: TrainingConfig, total_steps: int
-) -> tuple[torch.optim.Optimizer, Schedule]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
-    return optimizer, Schedule(optimizer, config.lr, total_steps)
 
 
 def clip_whole_gradients(model: nn.Module, largest: float | None) -> float:

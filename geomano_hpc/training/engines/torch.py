@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from geomano_hpc.config import TrainingConfig
 from geomano_hpc.training.distributed.ranks import Ranks
-from geomano_hpc.training.engines.engine import Engine, EngineState, clip_whole_gradients, make_optimizer
+from geomano_hpc.training.engines.engine import Engine, EngineState, clip_whole_gradients
 from geomano_hpc.training.engines.whole_state import load_whole_state, whole_state, whole_weights
 from geomano_hpc.training.tasks import Network
 
@@ -25,7 +25,7 @@ class TorchEngine(Engine):
         device: torch.device,
         precision: str,
     ) -> None:
-        super().__init__(model, *make_optimizer(model, config, total_steps), ranks, device)
+        super().__init__(model, config, total_steps, ranks, device)
         self._clip = config.clip
         self._parallel: nn.Module = model
         if ranks.world_size > 1:

@@ -5,7 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from geomano_hpc.training.engines.engine import MOMENTS, EngineState, Schedule
+from geomano_hpc.training.engines.engine import EngineState
+from geomano_hpc.training.engines.optimizer_states import joined, parted
+from geomano_hpc.training.schedules import Schedule
 
 
 def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -15,14 +17,9 @@ def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
 def whole_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule, loss_scale: dict[str, Any]
 ) -> EngineState:
-    moments: dict[str, torch.Tensor] = {}
-    steps = 0.0
-    for name, parameter in model.named_parameters():
-        states = optimizer.state.get(parameter)
-        if states:
-            moments |= {f"{name}.{moment}": states[moment].detach().cpu().contiguous() for moment in MOMENTS}
-            steps = float(states["step"])
-    record = {"adam_steps": steps, "schedule": schedule.record(), "loss_scale": loss_scale}
+    kept = {name: optimizer.state.get(parameter) or {} for name, parameter in model.named_parameters()}
+    moments, numbers = parted(kept)
+    record = {"optimizer": numbers, "schedule": schedule.record(), "loss_scale": loss_scale}
     return EngineState(whole_weights(model), moments, record)
 
 
@@ -30,10 +27,19 @@ def load_whole_state(
     state: EngineState, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule
 ) -> None:
     model.load_state_dict(state.weights)
-    if state.moments:
-        for name, parameter in model.named_parameters():
+    states = joined(state)
+    steps_on_device = any(group.get("capturable") or group.get("fused") for group in optimizer.param_groups)
+    for name, parameter in model.named_parameters():
+        if name in states:
             optimizer.state[parameter] = {
-                "step": torch.tensor(state.record["adam_steps"], dtype=torch.float32),
-                **{moment: state.moments[f"{name}.{moment}"].to(parameter.device) for moment in MOMENTS},
+                # As torch does: the count of steps stays on the CPU, where reading it costs nothing.
+                key: value.to(parameter.device)
+                if _is_moment(key, value) or (key == "step" and steps_on_device)
+                else value
+                for key, value in states[name].items()
             }
     schedule.restore(state.record["schedule"])
+
+
+def _is_moment(key: str, value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and key != "step"

@@ -28,6 +28,8 @@ PACKAGES = (
     "numcodecs",
     "tensorstore",
     "neuraloperator",
+    "wandb",
+    "mlflow-skinny",
 )
 
 

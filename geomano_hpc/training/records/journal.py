@@ -1,4 +1,4 @@
-"""What rank 0 tells of a training: metrics.jsonl, TensorBoard, the log and the progress bar. Other ranks are silent."""
+"""What rank 0 tells of a training: metrics.jsonl, loggers, the log and the progress bar. Other ranks are silent."""
 
 import contextlib
 import logging
@@ -9,9 +9,10 @@ import torch
 
 from geomano_hpc.config import Recipe
 from geomano_hpc.progress import progress
-from geomano_hpc.training.loggers.tensorboard import TensorBoard
+from geomano_hpc.training.loggers.logger import Loggers
 from geomano_hpc.training.records.checkpoint import Position
 from geomano_hpc.training.records.metrics import EpochSums, MetricsFile
+from geomano_hpc.training.records.predictions import Predictions
 from geomano_hpc.training.records.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -21,10 +22,10 @@ class Journal:
     def __init__(self, recipe: Recipe, folder: RunFolder, position: Position, total_steps: int, shown: bool) -> None:
         self._recipe, self._open = recipe, contextlib.ExitStack()
         self._metrics: MetricsFile | None = None
-        self._tensorboard: TensorBoard | None = None
+        self._loggers: Loggers | None = None
         if shown:
             self._metrics = self._open.enter_context(contextlib.closing(MetricsFile(folder, position.epoch)))
-            self._tensorboard = self._open.enter_context(contextlib.closing(TensorBoard(folder, recipe, position.step)))
+            self._loggers = self._open.enter_context(contextlib.closing(Loggers(folder, recipe, position.step)))
         self._advance = self._open.enter_context(progress(recipe.name, total_steps, shown, position.step))
 
     def __enter__(self) -> "Journal":
@@ -39,45 +40,40 @@ class Journal:
         """`loss` per sample; `sums` of this step alone."""
         config = self._recipe.training
         self._advance(f"epoch {position.epoch + 1}/{config.epochs} loss {loss:.4f}")
-        if self._tensorboard is not None and position.step % config.log_every == 0:
+        if self._loggers is not None and position.step % config.log_every == 0:
             numbers = {"loss": loss, "gradient_norm": sums.gradient_norm, "lr": sums.lr}
-            self._tensorboard.step(position.step, numbers)
+            self._loggers.step(position.step, numbers)
 
     def epoch(self, line: dict[str, Any]) -> None:
-        if self._metrics is not None and self._tensorboard is not None:
+        if self._metrics is not None and self._loggers is not None:
             self._metrics.write(line)
-            self._tensorboard.epoch(line)
+            self._loggers.epoch(line)
             logger.info("epoch %d/%d %s", line["epoch"], self._recipe.training.epochs, _words(line))
 
-    def figures(
-        self,
-        task: str,
-        fields: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        weights: dict[str, torch.Tensor],
-        step: int,
-    ) -> None:
-        """Input, truth and prediction of some samples [B, H, W, C], and the learned correction of the weights."""
-        if self._tensorboard is None:
+    def figures(self, shown: Predictions, weights: dict[str, torch.Tensor], step: int) -> None:
+        """Of some test samples, and of the learned correction in the weights."""
+        if self._loggers is None or not self._loggers.takes_figures:
             return
         from geomano_hpc.training.records import pictures
 
-        given, truth, predicted = (field.detach().cpu().float() for field in fields)
-        drawn = {"fields": pictures.draw_fields(task, pictures.rows_of(task, given, truth, predicted))}
-        if task == "rollout" and truth.shape[1] == truth.shape[2]:
-            drawn["spectra"] = pictures.draw_spectra(truth, predicted)
-        corrections = pictures.draw_corrections(weights)
+        drawn = {"fields": pictures.draw_fields(shown)}
+        _, height, width, _ = shown.truth_BHWC.shape
+        if shown.kind == "rollout" and height == width:
+            drawn["spectra"] = pictures.draw_spectra(shown)
+        learned = {name: tensor.numpy() for name, tensor in weights.items() if name.endswith(pictures.CORRECTION)}
+        corrections = pictures.draw_corrections(learned)
         if corrections is not None:
             drawn["correction_R"] = corrections
         for name, figure in drawn.items():
-            self._tensorboard.figure(name, figure, step)
+            self._loggers.figure(name, figure, step)
 
     def flush(self) -> None:
-        if self._tensorboard is not None:
-            self._tensorboard.flush()
+        if self._loggers is not None:
+            self._loggers.flush()
 
     def finished(self) -> None:
-        if self._tensorboard is not None:
-            self._tensorboard.finished()
+        if self._loggers is not None:
+            self._loggers.finished()
 
 
 def _words(line: dict[str, Any]) -> str:

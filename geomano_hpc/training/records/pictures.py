@@ -1,59 +1,57 @@
-"""Pictures of a model: fields and errors, spectra of a flow, the learned correction R.
+"""Pictures of a model: fields and errors, spectra of a flow, the learned correction R. Drawn without torch.
 
 Axes: B batch, H x W grid, C channels (frames), K directions, E channels of the scan, N dstates.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-import torch
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from geomano_hpc.training.losses import relative_l2
+from geomano_hpc.training.records.predictions import Predictions
+
+CORRECTION = "kernel.R"  # how the name of a learned correction ends
 
 
 @dataclass(frozen=True)
-class Row:
+class _Row:
     """One sample, or one frame of a rollout [H, W]."""
 
     label: str
-    given: torch.Tensor
-    truth: torch.Tensor
-    predicted: torch.Tensor
+    given: np.ndarray
+    truth: np.ndarray
+    predicted: np.ndarray
 
 
-def rows_of(task: str, given_BHWC: torch.Tensor, truth_BHWC: torch.Tensor, predicted_BHWC: torch.Tensor) -> list[Row]:
+def _rows_of(shown: Predictions) -> list[_Row]:
     """A row per sample (steady) or per frame of the first sample (rollout): the first, the middle, the last."""
-    if task == "steady":
-        errors = relative_l2(predicted_BHWC, truth_BHWC).tolist()
+    given, truth, predicted = shown.input_BHWC, shown.truth_BHWC, shown.predicted_BHWC
+    if shown.kind == "steady":
+        errors = [np.linalg.norm(p - t) / np.linalg.norm(t) for p, t in zip(predicted, truth, strict=True)]
         return [
-            Row(
-                f"sample {i}, rel-L2 {error:.3f}",
-                given_BHWC[i, ..., 0],
-                truth_BHWC[i, ..., 0],
-                predicted_BHWC[i, ..., 0],
-            )
+            _Row(f"sample {i}, rel-L2 {error:.3f}", given[i, ..., 0], truth[i, ..., 0], predicted[i, ..., 0])
             for i, error in enumerate(errors)
         ]
     return [
-        Row(f"frame {frame + 1}", given_BHWC[0, ..., -1], truth_BHWC[0, ..., frame], predicted_BHWC[0, ..., frame])
-        for frame in _first_middle_last(truth_BHWC.shape[-1])
+        _Row(f"frame {frame + 1}", given[0, ..., -1], truth[0, ..., frame], predicted[0, ..., frame])
+        for frame in _first_middle_last(truth.shape[-1])
     ]
 
 
-def draw_fields(task: str, rows: Sequence[Row]) -> Figure:
+def draw_fields(shown: Predictions) -> Figure:
     """Input, truth, prediction and error of each row; lines for a 1D domain."""
-    names = ("input" if task == "steady" else "last input frame", "truth", "prediction", "error")
+    rows = _rows_of(shown)
+    names = ("input" if shown.kind == "steady" else "last input frame", "truth", "prediction", "error")
     figure, grid = plt.subplots(len(rows), 4, figsize=(11, 2.6 * len(rows)), layout="constrained", squeeze=False)
     for row, axes in zip(rows, grid, strict=True):
         low, high = float(row.truth.min()), float(row.truth.max())
-        error = (row.predicted - row.truth).numpy()
+        error = row.predicted - row.truth
         reach = float(np.abs(error).max())
         pictures: list[tuple[Any, dict[str, Any]]] = [
             (row.given, {"cmap": "gray"}),
@@ -63,9 +61,9 @@ def draw_fields(task: str, rows: Sequence[Row]) -> Figure:
         ]
         for axis, (field, style) in zip(axes, pictures, strict=True):
             if field.shape[0] == 1:
-                axis.plot(np.asarray(field)[0])
+                axis.plot(field[0])
                 continue
-            image = axis.imshow(np.asarray(field).T, origin="lower", **style)
+            image = axis.imshow(field.T, origin="lower", **style)
             axis.set(xticks=[], yticks=[])
             figure.colorbar(image, ax=axis, shrink=0.85)
         axes[0].set_ylabel(row.label)
@@ -74,19 +72,18 @@ def draw_fields(task: str, rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def energy_spectrum(field_BHW: torch.Tensor) -> torch.Tensor:
+def energy_spectrum(field_BHW: np.ndarray) -> np.ndarray:
     """Mean over the batch of sum |u_hat(k)|^2 over the shells |k| = 0, 1, ... of a periodic square field."""
     points = field_BHW.shape[-1]
-    spectrum = torch.fft.fft2(field_BHW.double(), norm="forward").abs().square().mean(dim=0)
-    frequencies = torch.fft.fftfreq(points, d=1 / points)
-    shells = torch.hypot(frequencies[:, None], frequencies[None, :]).round().long()
-    return torch.zeros(int(shells.max()) + 1, dtype=torch.float64).index_add(0, shells.flatten(), spectrum.flatten())[
-        : points // 2
-    ]
+    spectrum = np.square(np.abs(np.fft.fft2(field_BHW.astype(np.float64), norm="forward"))).mean(axis=0)
+    frequencies = np.fft.fftfreq(points, d=1 / points)
+    shells = np.hypot(frequencies[:, None], frequencies[None, :]).round().astype(int)
+    return np.bincount(shells.ravel(), weights=spectrum.ravel())[: points // 2]
 
 
-def draw_spectra(truth_BHWC: torch.Tensor, predicted_BHWC: torch.Tensor) -> Figure:
+def draw_spectra(shown: Predictions) -> Figure:
     """Spectra of the first, the middle and the last frame: what a rollout loses first is its fine structure."""
+    truth_BHWC, predicted_BHWC = shown.truth_BHWC, shown.predicted_BHWC
     frames = _first_middle_last(truth_BHWC.shape[-1])
     figure, axes = plt.subplots(1, len(frames), figsize=(3.6 * len(frames), 3.0), layout="constrained", squeeze=False)
     for axis, frame in zip(axes[0], frames, strict=True):
@@ -100,18 +97,18 @@ def draw_spectra(truth_BHWC: torch.Tensor, predicted_BHWC: torch.Tensor) -> Figu
     return figure
 
 
-def draw_corrections(weights: Mapping[str, torch.Tensor]) -> Figure | None:
+def draw_corrections(weights: Mapping[str, np.ndarray]) -> Figure | None:
     """The learned R of each layer (a row) and direction (a column), E x N; None for a model without one."""
-    layers = [tensor for name, tensor in weights.items() if name.endswith("kernel.R")]
+    layers = [R_KEN for name, R_KEN in weights.items() if name.endswith(CORRECTION)]
     if not layers:
         return None
     directions = layers[0].shape[0]
-    reach = max(float(R_KEN.abs().max()) for R_KEN in layers) or 1.0
+    reach = max(float(np.abs(R_KEN).max()) for R_KEN in layers) or 1.0
     size = (2.2 * directions + 1, 1.6 * len(layers) + 0.6)
     figure, grid = plt.subplots(len(layers), directions, figsize=size, layout="constrained", squeeze=False)
     for number, (R_KEN, axes) in enumerate(zip(layers, grid, strict=True), start=1):
         for axis, R_EN in zip(axes, R_KEN, strict=True):
-            image = axis.imshow(R_EN.T.numpy(), cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto")
+            image = axis.imshow(R_EN.T, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto")
             axis.set(xticks=[], yticks=[])
             axis.set_title(f"mean {float(R_EN.mean()):+.3f}", fontsize="small")
         axes[0].set_ylabel(f"layer {number}")

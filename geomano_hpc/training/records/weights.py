@@ -1,4 +1,7 @@
-"""The trained weights of a run, with the normalisers and the grid that belong to them: what a prediction needs."""
+"""The trained weights of a run, with all that a prediction needs: the model's configuration, the normalisers, the grid.
+
+A file of weights stands alone: it can be handed on without its run folder.
+"""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -11,17 +14,21 @@ from safetensors.torch import save
 from torch import nn
 
 from geomano_hpc.atomic import replacing
+from geomano_hpc.config import ModelConfig, Recipe, recipe_from_mapping
 from geomano_hpc.data import Normaliser, Split
 from geomano_hpc.errors import GeomanoError
 
 _ENTRY = "geomano_hpc"
 
 
-def save_weights(file: Path, weights: dict[str, torch.Tensor], split: Split) -> None:
+def save_weights(file: Path, weights: dict[str, torch.Tensor], split: Split, recipe: Recipe) -> None:
     normalisers = {"input": asdict(split.input_normaliser), "target": asdict(split.target_normaliser)}
     shapes = {"in_channels": split.in_channels, "out_channels": split.out_channels, "frames": split.frames}
+    # Not the whole recipe: where the data lay and how it was trained would make other bytes of the same weights.
+    model = {"model": recipe.model.model_dump(mode="json"), "precision": recipe.compute.precision}
+    entry = {"normalisers": normalisers, "grid": split.grid, "task": split.kind, **shapes, **model}
     # One entry: safetensors writes several in a random order, and the same run would give other bytes.
-    metadata = {_ENTRY: json.dumps({"normalisers": normalisers, "grid": split.grid, "task": split.task, **shapes})}
+    metadata = {_ENTRY: json.dumps(entry)}
     with replacing(file) as temporary:
         temporary.write_bytes(save(weights, metadata=metadata))
 
@@ -36,6 +43,8 @@ class Alone:
     in_channels: int
     out_channels: int
     frames: int
+    model: ModelConfig | None  # None in a file of an older version, which needs its run folder
+    precision: str | None
 
 
 def load_alone(file: Path) -> Alone:
@@ -50,7 +59,16 @@ def load_alone(file: Path) -> Alone:
     given, target = (Normaliser(**entry["normalisers"][name]) for name in ("input", "target"))
     split = Split(entry["task"], torch.empty(0), torch.empty(0), given, target)
     grid = (entry["grid"][0], entry["grid"][1])
-    return Alone(weights, split, grid, entry["in_channels"], entry["out_channels"], entry["frames"])
+    shapes = (entry["in_channels"], entry["out_channels"], entry["frames"])
+    return Alone(weights, split, grid, *shapes, _model(entry, file), entry.get("precision"))
+
+
+def _model(entry: dict[str, Any], file: Path) -> ModelConfig | None:
+    """Read as a part of a recipe, with a recipe's checks and errors."""
+    if "model" not in entry:
+        return None
+    around: dict[str, Any] = {"name": "weights", "data": {"store": "unknown"}}
+    return recipe_from_mapping({**around, "model": entry["model"]}, str(file)).model
 
 
 def trained_grid(file: Path) -> tuple[int, int] | None:

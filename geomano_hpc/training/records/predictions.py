@@ -1,0 +1,42 @@
+"""Predictions of a few test samples that a run leaves behind, so that pictures of them need neither model nor data.
+
+The file has `kind`, steady or rollout, and `input`, `truth` and `prediction` in physical units [B, H, W, C].
+Axes: B samples, H x W grid, C channels (frames).
+"""
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from geomano_hpc.atomic import replacing
+from geomano_hpc.errors import GeomanoError
+
+
+@dataclass(frozen=True)
+class Predictions:
+    kind: str
+    input_BHWC: np.ndarray
+    truth_BHWC: np.ndarray
+    predicted_BHWC: np.ndarray
+
+    def write(self, file: Path) -> None:
+        with replacing(file) as temporary, temporary.open("wb") as opened:
+            np.savez_compressed(
+                opened,
+                kind=np.array(self.kind),
+                input=self.input_BHWC,
+                truth=self.truth_BHWC,
+                prediction=self.predicted_BHWC,
+            )
+
+    @staticmethod
+    def read(file: Path) -> "Predictions":
+        if not file.is_file():
+            raise GeomanoError(f"{file.parent}: has no {file.name}; a run of an earlier version did not write it")
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                return Predictions(str(arrays["kind"]), arrays["input"], arrays["truth"], arrays["prediction"])
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise GeomanoError(f"{file}: cannot be read ({error})") from error

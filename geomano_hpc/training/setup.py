@@ -1,0 +1,69 @@
+"""The parts of a training as plain objects: data, tasks, model, engine and scan backend, built once in this order."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from geomano_hpc.config import Recipe
+from geomano_hpc.data import load_splits
+from geomano_hpc.data_prep.store import Store, open_store
+from geomano_hpc.kernels import BackendStatus, ready_backend
+from geomano_hpc.models import build_model, count_parameters
+from geomano_hpc.training.distributed.ranks import Ranks
+from geomano_hpc.training.engines.engine import Engine, start_engine
+from geomano_hpc.training.engines.heap import keep_freed_memory
+from geomano_hpc.training.loggers.logger import check_loggers
+from geomano_hpc.training.losses import make_loss
+from geomano_hpc.training.optimizers import check_optimizer
+from geomano_hpc.training.schedules import check_scheduler
+from geomano_hpc.training.tasks import Task
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a training works on. Nothing of it is read from, or written to, the run folder."""
+
+    recipe: Recipe
+    ranks: Ranks
+    store: Store
+    data_loading: dict[str, Any]  # what was chosen and from which numbers, for environment.json
+    task: Task  # of the training split
+    test_task: Task
+    backend: BackendStatus | None  # of the scan; None for a model without one
+    engine: Engine  # holds the model
+    parameters: int
+    total_steps: int  # of the optimiser
+
+
+def check_parts(recipe: Recipe) -> None:
+    """What the recipe names is there and fits, before a folder or data is made."""
+    make_loss(recipe.loss)
+    check_optimizer(recipe.training)
+    check_scheduler(recipe.training)
+    check_loggers(recipe.training.loggers)
+
+
+def set_up(recipe: Recipe, ranks: Ranks) -> Setup:
+    """Every rank calls it, after the data is there. The seed decides the initial weights."""
+    store = open_store(recipe.data.store)
+    loaded = load_splits(store, recipe.data)
+    train_split, test_split = loaded.splits["train"], loaded.splits["test"]
+    loss, precision = make_loss(recipe.loss), recipe.compute.precision
+    task, test_task = (Task(split, recipe.loss.gradient_weight, precision, loss) for split in (train_split, test_split))
+    backend = scan_backend(recipe)
+    if not torch.cuda.is_available():
+        keep_freed_memory()
+    torch.manual_seed(recipe.training.seed)
+    channels = (train_split.in_channels, train_split.out_channels)
+    model = build_model(recipe.model, *channels, train_split.grid, recipe.compute)
+    parameters = count_parameters(model)  # before ZeRO 3 parts them
+    total_steps = recipe.training.epochs * -(-len(train_split) // recipe.training.batch_size)
+    engine = start_engine(model, recipe.training, total_steps, ranks, precision)
+    return Setup(recipe, ranks, store, loaded.record, task, test_task, backend, engine, parameters, total_steps)
+
+
+def scan_backend(recipe: Recipe) -> BackendStatus | None:
+    """The backend of the scan, compiled and loaded; None for a model without a scan."""
+    backend = recipe.model.backend()
+    return None if backend is None else ready_backend(backend)
