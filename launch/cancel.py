@@ -1,21 +1,24 @@
 """Stop runs that are queued or training, and mark them, so that everybody sees that it was on purpose."""
 
+import contextlib
 import getpass
 import os
 import platform
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from geomano_hpc.atomic import write_json
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.launch.claims import claimed_runs
-from geomano_hpc.launch.logs import read_job
-from geomano_hpc.launch.status import cancelled_file, study_states
+from geomano_hpc.launch.status import study_states
 from geomano_hpc.training.records.run_folder import RunFolder
+from geomano_hpc.training.records.run_state import ACTIVE
+
+_PATIENCE = 10.0  # seconds to get through to a run that is just being started
 
 
 @dataclass
@@ -31,25 +34,25 @@ def cancel(study: Path, names: Sequence[str]) -> Cancelled:
     claimed = claimed_runs(study)
     done = Cancelled()
     for name in names:
-        if states[name] not in ("queued", "running"):
+        if states[name] not in ACTIVE:
             done.idle.append(name)
             continue
         run = RunFolder(study / name)
         by = f"{getpass.getuser()}@{platform.node()}"
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        write_json(cancelled_file(run.path), {"at": at, "by": by})
+        run.write_cancelled(at, by)
         try:
             # A launch that lives sees the mark and stops the run itself.
             if name not in claimed:
-                stop_job(run, read_job(run))
+                stop_job(run.job())
             done.stopped.append(name)
         except GeomanoError as error:
-            cancelled_file(run.path).unlink(missing_ok=True)
+            run.cancelled_file.unlink(missing_ok=True)
             done.out_of_reach[name] = str(error)
     return done
 
 
-def stop_job(run: RunFolder, job: dict[str, Any]) -> None:
+def stop_job(job: dict[str, Any]) -> None:
     if job.get("cluster") == "slurm":
         import submitit
 
@@ -58,9 +61,19 @@ def stop_job(run: RunFolder, job: dict[str, Any]) -> None:
         except Exception as error:  # submitit hands on whatever scancel's start or end raises
             raise GeomanoError(f"scancel {job['job_id']} failed: {error}") from None
     elif job.get("cluster") == "local" and _is_controller(int(job["job_id"]), job["folder"]):
-        os.kill(int(job["job_id"]), signal.SIGINT)  # its launch is gone: it was killed
+        until = time.monotonic() + _PATIENCE  # its launch was killed, and nobody else asks it again
+        while _is_controller(int(job["job_id"]), job["folder"]) and time.monotonic() < until:
+            stop_locally(int(job["job_id"]))
+            time.sleep(0.2)
     else:
         raise GeomanoError("it was started by `geomano train` or on another machine; stop it there")
+
+
+def stop_locally(controller: int) -> None:
+    """Ask a run of this machine to save its state and end. To be asked again until it has: a signal that comes while
+    the run is being started is lost. submitit's process hands SIGTERM on; after SIGINT it would kill the run."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(controller, signal.SIGTERM)
 
 
 def _is_controller(pid: int, jobs: str) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from geomano_hpc.atomic import write_json
+from geomano_hpc.locks import is_locked, one_at_a_time
 
 _CLAIMS = ".launches"
 
@@ -24,9 +25,7 @@ _CLAIMS = ".launches"
 @contextlib.contextmanager
 def deciding(study: Path) -> Iterator[None]:
     """Hold the study while it is decided what to start. Another launch waits: a second or two."""
-    study.mkdir(parents=True, exist_ok=True)
-    with (study / ".deciding.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with one_at_a_time(study / ".deciding.lock"):
         yield
 
 
@@ -61,7 +60,7 @@ def claimed_runs(study: Path) -> set[str]:
     names: set[str] = set()
     for file in _claims(study / _CLAIMS):
         with contextlib.suppress(FileNotFoundError), file.open("r") as claim:  # it ends while we look
-            if _is_locked(claim.fileno()):
+            if is_locked(claim):
                 names.update(json.loads(claim.read())["runs"])
     return names
 
@@ -70,16 +69,8 @@ def _claims(folder: Path) -> list[Path]:
     return [file for file in folder.glob("*.json") if not file.name.startswith(".")] if folder.is_dir() else []
 
 
-def _is_locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
-
-
 def _remove_left_over(folder: Path) -> None:
     for file in _claims(folder):
         with contextlib.suppress(FileNotFoundError), file.open("r") as claim:
-            if not _is_locked(claim.fileno()):
+            if not is_locked(claim):
                 file.unlink()

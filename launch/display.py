@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from geomano_hpc.launch.status import RunStatus, run_status
+from geomano_hpc.progress import is_quiet
 from geomano_hpc.training.records.run_folder import RunFolder
-
-_ENDED = ("done", "failed", "cancelled", "stopped")
+from geomano_hpc.training.records.run_state import ENDED
 
 
 class Display:
@@ -25,7 +25,7 @@ class Display:
             TimeElapsedColumn(),
             TextColumn("{task.fields[note]}"),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=is_quiet() or not self._console.is_terminal,
         )
         self._study = self._bars.add_task(study, total=runs, unit="run", note="")
         self._tasks: dict[str, Any] = {}
@@ -38,6 +38,8 @@ class Display:
         self._bars.stop()
 
     def update(self, run: RunFolder) -> None:
+        if is_quiet():
+            return
         status = run_status(run)
         error = "" if status.test_rel_l2 is None else f" rel-L2 {status.test_rel_l2:.4f}"
         line = f"{status.name}: {status.state}{error}"
@@ -52,7 +54,7 @@ class Display:
             self._tasks[status.name] = self._bars.add_task(status.name, total=status.epochs, unit="epoch", note="")
         task = self._tasks[status.name]
         self._bars.update(task, completed=status.epoch, note=f"{status.state}{error}")
-        if status.state in _ENDED:
+        if status.state in ENDED:
             self._bars.remove_task(task)
             self._bars.advance(self._study)
             self._bars.console.print(line, highlight=False)

@@ -1,25 +1,16 @@
 """What a submitted job does: train one run folder, and say in the folder how it failed, if it did."""
 
-import json
 import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from geomano_hpc.atomic import write_json
 from geomano_hpc.errors import FolderInUseError, PreemptedError
+from geomano_hpc.launchers import read_ranks
 from geomano_hpc.slurm.rendezvous import meet
 from geomano_hpc.slurm.requeue import end_preempted
-
-
-def failure_file(run: Path) -> Path:
-    return run / "failure.json"
-
-
-def last_failure(run: Path) -> str | None:
-    file = failure_file(run)
-    return str(json.loads(file.read_text(encoding="utf-8"))["error"]) if file.is_file() else None
+from geomano_hpc.training.records.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -34,29 +25,27 @@ class TrainRun:
         os.chdir(self.working_folder)
         os.environ.update(self.environment)  # before torch is imported
         meet()
-        run, is_main = Path(self.run), os.environ.get("RANK", "0") == "0"
+        run, is_main = RunFolder(Path(self.run)), read_ranks(os.environ).is_main
         if is_main:
-            failure_file(run).unlink(missing_ok=True)
+            run.failure_file.unlink(missing_ok=True)
         try:
             return self._train(run)
         except FolderInUseError:
             raise  # the run is not failed: another process is at it
         except Exception as error:
-            if not failure_file(run).exists():  # the first rank that fails has the cause, the others its consequence
-                write_json(failure_file(run), {"error": f"{type(error).__name__}: {error}"})
+            if not run.failure_file.exists():  # the first rank that fails has the cause, the others its consequence
+                run.write_failure(f"{type(error).__name__}: {error}")
             raise
         except SystemExit:
             if not is_main:
                 time.sleep(5)  # rank 0 has something to say, and srun ends it when this rank ends
             raise
 
-    def _train(self, run: Path) -> dict[str, Any]:
+    def _train(self, run: RunFolder) -> dict[str, Any]:
         from geomano_hpc.training.loop import train
-        from geomano_hpc.training.records.run_folder import RunFolder
 
-        folder = RunFolder(run)
         try:
-            return train(folder.recipe(), folder)
+            return train(run.recipe(), run)
         except PreemptedError as error:
             end_preempted(error, run)
 

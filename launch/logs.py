@@ -1,35 +1,26 @@
 """What a run said: where it stands, its last line, and following it while it grows."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+from geomano_hpc.launch.manifest import jobs_folder
 from geomano_hpc.training.records.run_folder import RunFolder
-
-JOB_FILE = "job.json"
 
 
 def log_files(run: RunFolder) -> list[Path]:
     """The run's own log, and what its job printed beside it: the latter tells why a run died without a word."""
-    return [file for file in (run.logs / "train.log", *_job_outputs(run)) if file.is_file()]
-
-
-def read_job(run: RunFolder) -> dict[str, Any]:
-    """The job that a launch started for the run, the last of them; empty for a run that no launch started."""
-    file = run.path / JOB_FILE
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return [file for file in (run.log_file, *_job_outputs(run)) if file.is_file()]
 
 
 def _job_outputs(run: RunFolder) -> list[Path]:
-    job = read_job(run)
+    job = run.job()
     if "job_id" not in job:
         return []
     from submitit.core.utils import JobPaths
 
-    paths = JobPaths(job.get("folder", run.path.parent / "jobs"), job["job_id"], 0)
+    paths = JobPaths(job.get("folder", jobs_folder(run.path.parent)), job["job_id"], 0)
     return [paths.stderr, paths.stdout]
 
 

@@ -3,31 +3,30 @@
 import contextlib
 import logging
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from geomano_hpc.atomic import write_json
-from geomano_hpc.data import ensure_store
-from geomano_hpc.errors import ConfigError
-from geomano_hpc.launch.cancel import stop_job
+from geomano_hpc.ctrl_c import children_ignore_ctrl_c
+from geomano_hpc.data import ensure_store, require_store
+from geomano_hpc.errors import ConfigError, InterruptedRunError
+from geomano_hpc.launch.cancel import stop_job, stop_locally
 from geomano_hpc.launch.claims import Claim, deciding
 from geomano_hpc.launch.display import Display
-from geomano_hpc.launch.job import TrainRun, failure_file, last_failure
-from geomano_hpc.launch.logs import JOB_FILE, last_error
-from geomano_hpc.launch.manifest import keep_in_manifest
-from geomano_hpc.launch.status import TO_START, cancelled_file, study_states
+from geomano_hpc.launch.job import TrainRun
+from geomano_hpc.launch.logs import last_error
+from geomano_hpc.launch.machine import share_of_machine
+from geomano_hpc.launch.manifest import jobs_folder, keep_in_manifest
+from geomano_hpc.launch.status import study_states
 from geomano_hpc.launch.study import PlannedRun, Study
 from geomano_hpc.slurm import ClusterProfile, SlurmJobs, local_executor, slurm_executor, snapshot_code, submit
 from geomano_hpc.slurm.command import GeomanoCommand
 from geomano_hpc.training.records.run_folder import RunFolder
+from geomano_hpc.training.records.run_state import ACTIVE, TO_START
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +62,8 @@ def keep_plan(study: Study, runs: Sequence[PlannedRun], folder: Path, how: dict[
 
     `how` is kept for `geomano retry`: the cluster and its options.
     """
+    for data in {run.recipe.data: None for run in runs if not RunFolder(folder / run.name).is_finished}:
+        require_store(data)  # refused before there is a plan
     with deciding(folder):
         keep_in_manifest(study, runs, folder, how)
         for run in runs:
@@ -71,10 +72,9 @@ def keep_plan(study: Study, runs: Sequence[PlannedRun], folder: Path, how: dict[
         folders = [RunFolder(folder / run.name) for run in runs]
         finished = [run for run in folders if states[run.path.name] == "done"]
         to_start = [run for run in folders if states[run.path.name] in TO_START]
-        active = [run for run in folders if states[run.path.name] not in ("done", *TO_START)]
+        active = [run for run in folders if states[run.path.name] in ACTIVE]
         for run_folder in to_start:
-            failure_file(run_folder.path).unlink(missing_ok=True)
-            cancelled_file(run_folder.path).unlink(missing_ok=True)
+            run_folder.clear_marks()
         waiting = {run_folder.path.name for run_folder in to_start}
         claim = Claim(folder, waiting)
     try:
@@ -93,33 +93,17 @@ def run_here(study: Study, runs: Sequence[PlannedRun], folder: Path, at_once: in
         return _LocalRuns(study.name, plan, folder, at_once, display).run()
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """What is started here can be cancelled, which is done by SIGINT. A launch that a script put into the background
-    ignores that signal, and would pass this on."""
-    here = threading.current_thread() is threading.main_thread()
-    if not here or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 class _LocalRuns:
     """Runs that share this machine. One that fails or is cancelled leaves its place to the next."""
 
     def __init__(self, name: str, plan: Plan, folder: Path, at_once: int, display: Display) -> None:
         self._plan, self._folder, self._display = plan, folder, display
         self._places = [share_of_machine(place, at_once) for place in range(at_once)]
-        self._executor = local_executor(folder / "jobs", name, _NO_LIMIT)
+        self._executor = local_executor(jobs_folder(folder), name, _NO_LIMIT)
         self._waiting = list(plan.to_start)
         self._running: list[tuple[RunFolder, Any, dict[str, str]]] = []
         self._failed: dict[str, str] = {}
         self._left: list[str] = []
-        self._told_to_stop: set[str] = set()
 
     def run(self) -> Outcome:
         try:
@@ -129,21 +113,40 @@ class _LocalRuns:
                 time.sleep(0.5)
                 for entry in list(self._running):
                     self._look_after(entry)
-        finally:  # on Ctrl-C the runs stop, too; the next launch goes on with them
-            for _, job, _ in self._running:
-                job.cancel(check=False)
+        except KeyboardInterrupt:
+            self._stop_all()
+            done = sum(run.is_finished for run in self._plan.to_start)
+            raise InterruptedRunError(
+                f"{self._folder}: stopped by Ctrl-C after {done} of {len(self._plan.to_start)} runs; what the others "
+                "have done is saved, and the same command goes on with them"
+            ) from None
+        finally:  # whatever happened, no run goes on without its launch
+            self._tell_to_stop()
         return self._plan.outcome(self._failed, self._left)
 
+    def _tell_to_stop(self) -> None:
+        for _, job, _ in self._running:
+            stop_locally(int(job.job_id))
+
+    def _stop_all(self) -> None:
+        """Wait until every run has saved its state. A second Ctrl-C does not wait: the runs end by themselves."""
+        print("stopping: the runs save their state at their next step; Ctrl-C again does not wait", file=sys.stderr)
+        while self._running:
+            self._tell_to_stop()
+            time.sleep(0.5)
+            self._running = [entry for entry in self._running if not entry[1].done()]
+
     def _start(self, run: RunFolder) -> None:
-        if cancelled_file(run.path).is_file():
+        if run.is_cancelled:
             self._left.append(run.path.name)
             return
         place = self._places.pop(0)
-        jobs = self._folder / "jobs"
-        with _stderr_into(jobs / "submitit.log"), _interruptible():
+        jobs = jobs_folder(self._folder)
+        # submitit would kill a run a second after Ctrl-C, in the middle of a step: the launch tells it to stop instead.
+        with _stderr_into(jobs / "submitit.log"), children_ignore_ctrl_c():
             job = self._executor.submit(TrainRun(str(run.path), str(Path.cwd()), place))
-        write_json(run.path / JOB_FILE, {"cluster": "local", "job_id": job.job_id, "folder": str(jobs)})
-        self._running.append((run, job, place))
+            self._running.append((run, job, place))  # before Ctrl-C can come: what is running is told to stop
+        run.write_job("local", job.job_id, jobs)
 
     def _look_after(self, entry: tuple[RunFolder, Any, dict[str, str]]) -> None:
         run, job, place = entry
@@ -153,57 +156,44 @@ class _LocalRuns:
             self._places.append(place)
             if not run.is_finished:
                 self._judge(run)
-        elif cancelled_file(run.path).is_file() and job.job_id not in self._told_to_stop:
-            self._told_to_stop.add(job.job_id)  # once: a second signal would interrupt its clearing up
-            job.cancel(check=False)
+        elif run.is_cancelled:
+            stop_locally(int(job.job_id))
         self._display.update(run)
 
     def _judge(self, run: RunFolder) -> None:
         """Why a run ended without a result."""
-        if cancelled_file(run.path).is_file() or run.is_held:  # a process that no launch knows is training in it
+        if run.is_cancelled or run.is_held:  # a process that no launch knows is training in it
             self._left.append(run.path.name)
             return
-        error = last_failure(run.path)
+        error = run.failure()
         if error is None:  # killed: it could not say so itself
             said, file = last_error(run)
             error = f"the process ended without a result{f', its last words: {said}' if said else ''} ({file})"
-            write_json(failure_file(run.path), {"error": error})
+            run.write_failure(error)
         self._failed[run.path.name] = error
-
-
-def share_of_machine(place: int, places: int) -> dict[str, str]:
-    """The share of this machine that a run at one of the places gets: its threads and its GPU."""
-    # The cores that this process may use, not those of the machine: two threads on one core wait for each other.
-    environment = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // places))}
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = shown.split(",") if shown else [str(index) for index in range(torch.cuda.device_count())]
-    if torch.cuda.is_available():  # submitit hides all GPUs from a local job that asks for none
-        environment["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
-    return environment
 
 
 def submit_to_slurm(
     study: Study, runs: Sequence[PlannedRun], folder: Path, profile: ClusterProfile, report: bool = True
 ) -> Outcome:
     """Submit every run that is to be started as one task of an array job, and a report for when all have ended."""
-    jobs_folder = folder.resolve() / "jobs"
+    jobs_path = jobs_folder(folder.resolve())
     kind = SlurmJobs.training(study.name, profile)
-    executor = slurm_executor(jobs_folder, kind)  # first: without a cluster nothing is planned or copied
+    executor = slurm_executor(jobs_path, kind)  # first: without a cluster nothing is planned or copied
     how = {"cluster": "slurm", "options": profile.model_dump(mode="json"), "report": report}
     plan = keep_plan(study, runs, folder, how)
     with plan.claim:  # until Slurm knows the runs
-        code = snapshot_code(jobs_folder) if plan.to_start else None
+        code = snapshot_code(jobs_path) if plan.to_start else None
         executor.update_parameters(**replace(kind, code=code).parameters())
-        submitted = [run for run in plan.to_start if not cancelled_file(run.path).is_file()]
+        submitted = [run for run in plan.to_start if not run.is_cancelled]
         jobs = submit(executor, [TrainRun(str(run.path), str(Path.cwd())) for run in submitted]) if submitted else []
         for run, job in zip(submitted, jobs, strict=True):
-            entry = {"cluster": "slurm", "job_id": job.job_id, "folder": str(jobs_folder)}
-            write_json(run.path / JOB_FILE, entry)
-            if cancelled_file(run.path).is_file():  # since: whoever cancelled it relies on us
-                stop_job(run, entry)
+            run.write_job("slurm", job.job_id, jobs_path)
+            if run.is_cancelled:  # since: whoever cancelled it relies on us
+                stop_job(run.job())
         last = SlurmJobs(f"{study.name}-report", profile, code)
         follows = bool(jobs) and report and _report_after(jobs, study, folder, last)
-    left = [run.path.name for run in plan.to_start if cancelled_file(run.path).is_file()]
+    left = [run.path.name for run in plan.to_start if run.is_cancelled]
     return replace(plan.outcome({}, left), report_follows=follows)
 
 
@@ -211,14 +201,14 @@ def _report_after(runs: Sequence[Any], study: Study, folder: Path, kind: SlurmJo
     """The report is a job that waits until the runs have ended, well or not. False if the cluster does not take it."""
     array = sorted({job.job_id.partition("_")[0] for job in runs})
     words = ("report", study.name, "--runs", str(folder.resolve().parent))
-    executor = slurm_executor(folder / "jobs", replace(kind, after=tuple(array)))
+    executor = slurm_executor(jobs_folder(folder), replace(kind, after=tuple(array)))
     try:
         (job,) = submit(executor, [GeomanoCommand(words, str(Path.cwd()))])
     except ConfigError as error:  # such as a partition that takes no job without a GPU
         advice = f"name a cpu_partition in the profile, or make it yourself with `geomano report {study.name}`"
         logger.warning("the runs are submitted, but not their report: %s; %s", error, advice)
         return False
-    write_json(folder / "jobs" / "report.json", {"cluster": "slurm", "job_id": job.job_id, "after": array})
+    write_json(jobs_folder(folder) / "report.json", {"cluster": "slurm", "job_id": job.job_id, "after": array})
     return True
 
 

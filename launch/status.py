@@ -10,14 +10,10 @@ from typing import Any
 
 from geomano_hpc.config import Recipe
 from geomano_hpc.launch.claims import claimed_runs
-from geomano_hpc.launch.job import last_failure
-from geomano_hpc.launch.logs import last_error, last_lines, read_job
+from geomano_hpc.launch.logs import last_error, last_lines
 from geomano_hpc.launch.manifest import runs_of_study
 from geomano_hpc.training.records.run_folder import RunFolder
-
-STATES = ("running", "queued", "pending", "stopped", "failed", "cancelled", "done")
-# Nobody is at these: a launch starts them.
-TO_START = ("pending", "stopped", "failed", "cancelled")
+from geomano_hpc.training.records.run_state import JobState, State, state_of
 
 # Slurm's words for a job that will still do something, or may: a run is not submitted twice on a doubt.
 _QUEUED = ("PENDING", "READY", "REQUEUED", "SUSPENDED", "PREEMPTED", "UNKNOWN")
@@ -31,7 +27,7 @@ _LINES_FOR_SPEED = 5
 class RunStatus:
     name: str
     recipe: Recipe
-    state: str  # one of STATES
+    state: State
     epoch: int
     epochs: int
     train_loss: float | None
@@ -41,40 +37,56 @@ class RunStatus:
     log: Path
 
 
-def cancelled_file(run: Path) -> Path:
-    return run / "cancelled.json"
+@dataclass(frozen=True)
+class SlurmJob:
+    job_id: str
+    word: str  # Slurm's own for its state
+
+    @property
+    def state(self) -> JobState:
+        if self.word in _QUEUED:
+            return "queued"
+        if self.word in _RUNNING:
+            return "running"
+        if self.word.startswith("CANCELLED"):
+            return "cancelled"
+        return "failed" if self.word in _FAILED else "ended"
+
+    @property
+    def note(self) -> str:
+        return f"Slurm job {self.job_id} is {self.word}"
 
 
 def study_status(study: Path) -> list[RunStatus]:
     folders = runs_of_study(study)
-    claimed, jobs = claimed_runs(study), _slurm_states(folders)
+    claimed, jobs = claimed_runs(study), _slurm_jobs(folders)
     return [_status(folder, folder.path.name in claimed, jobs.get(folder.path.name)) for folder in folders]
 
 
-def study_states(study: Path) -> dict[str, str]:
+def study_states(study: Path) -> dict[str, State]:
     """Run -> state, without what a table shows besides: a launch of a thousand runs need not read their recipes."""
     folders = runs_of_study(study)
-    claimed, jobs = claimed_runs(study), _slurm_states(folders)
-    states = {}
-    for folder in folders:
-        name, metrics = folder.path.name, folder.metrics_file
-        has_started = metrics.is_file() and metrics.stat().st_size > 0
-        states[name], *_ = _state(folder, has_started, name in claimed, jobs.get(name))
-    return states
+    claimed, jobs = claimed_runs(study), _slurm_jobs(folders)
+    return {name: _state(folder, name in claimed, jobs.get(name)) for folder in folders for name in [folder.path.name]}
 
 
 def run_status(folder: RunFolder) -> RunStatus:
     claimed = folder.path.name in claimed_runs(folder.path.parent)
-    return _status(folder, claimed, _slurm_states([folder]).get(folder.path.name))
+    return _status(folder, claimed, _slurm_jobs([folder]).get(folder.path.name))
 
 
-def _status(folder: RunFolder, claimed: bool, slurm: tuple[str, str] | None) -> RunStatus:
+def _state(folder: RunFolder, claimed: bool, job: SlurmJob | None) -> State:
+    return state_of(folder, claimed, None if job is None else job.state)
+
+
+def _status(folder: RunFolder, claimed: bool, job: SlurmJob | None) -> RunStatus:
     lines = _last_metrics(folder)
     last = lines[-1] if lines else {}
     evaluated = [line["test_rel_l2"] for line in lines if line.get("test_rel_l2") is not None]
-    recipe = folder.recipe()
+    recipe = folder.recorded_recipe()
     epoch, epochs = last.get("epoch", 0), recipe.training.epochs
-    state, note, log = _state(folder, bool(lines), claimed, slurm)
+    state = _state(folder, claimed, job)
+    note, log = _note(folder, state, job)
     return RunStatus(
         folder.path.name,
         recipe,
@@ -85,37 +97,24 @@ def _status(folder: RunFolder, claimed: bool, slurm: tuple[str, str] | None) -> 
         evaluated[-1] if evaluated else None,
         _seconds_left(folder, lines, epochs - epoch) if state == "running" else None,
         note,
-        log or folder.logs / "train.log",
+        log or folder.log_file,
     )
 
 
-def _state(
-    folder: RunFolder, has_started: bool, claimed: bool, slurm: tuple[str, str] | None
-) -> tuple[str, str, Path | None]:
-    """State, note and, where something went wrong, the file to look into."""
-    if folder.is_finished:
-        return "done", "", None
-    if folder.is_held:
-        return "running", "", None
-    job_id, word = slurm or ("", "")
-    job_note = f"Slurm job {job_id} is {word}"
-    if word in _QUEUED or word in _RUNNING:
-        return "queued" if word in _QUEUED else "running", job_note, None
-    failure = last_failure(folder.path)
-    if failure is not None:
-        return "failed", failure.strip().splitlines()[-1] if failure.strip() else "no message", None
-    if cancelled_file(folder.path).is_file() or word.startswith("CANCELLED"):
-        return "cancelled", "launch or retry the study to go on", None
-    if claimed:
-        return "queued", "", None
-    if word in _FAILED:
+def _note(folder: RunFolder, state: State, job: SlurmJob | None) -> tuple[str, Path | None]:
+    """What to say of the state and, where the job went wrong without a word of the run's own, the file to look into."""
+    if state == "failed":
+        failure = folder.failure()
+        if failure is not None:
+            return failure.strip().splitlines()[-1] if failure.strip() else "no message", None
         said, file = last_error(folder)
-        return "failed", f"{job_note}: {said}" if said else job_note, file
-    if slurm is not None:
-        return "stopped", job_note, None
-    if has_started:
-        return "stopped", "launch the study again to go on", None
-    return "pending", "", None
+        return ": ".join(word for word in (job.note if job else "", said) if word), file
+    if state == "cancelled":
+        return "launch or retry the study to go on", None
+    if state == "stopped":
+        return job.note if job else "launch the study again to go on", None
+    waits_or_runs_there = job is not None and job.state == state and not folder.is_held
+    return job.note if job and waits_or_runs_there else "", None
 
 
 def _last_metrics(folder: RunFolder) -> list[dict[str, Any]]:
@@ -140,25 +139,27 @@ def _seconds_left(folder: RunFolder, lines: Sequence[dict[str, Any]], epochs: in
     return max(0.0, epochs * sum(seconds) / len(seconds) - since)
 
 
-def _slurm_states(folders: Sequence[RunFolder]) -> dict[str, tuple[str, str]]:
-    """Run -> Slurm's job id and its word for the state, of every run that went to Slurm and is not finished."""
+def _slurm_jobs(folders: Sequence[RunFolder]) -> dict[str, SlurmJob]:
+    """Run -> its job, of every run that went to Slurm and is not finished."""
     jobs: dict[str, Any] = {}
     for folder in folders:
-        job = {} if folder.is_finished else read_job(folder)
+        job = {} if folder.is_finished else folder.job()
         if job.get("cluster") == "slurm":
             import submitit
 
             jobs[folder.path.name] = submitit.SlurmJob(folder=job["folder"], job_id=job["job_id"])
     # All are made before the first is asked: submitit then asks Slurm once for all of them.
-    states = {name: (str(job.job_id), str(job.state)) for name, job in jobs.items()}
-    if not any(word in _IN_DOUBT for _, word in states.values()):
-        return states
+    found = {name: SlurmJob(str(job.job_id), str(job.state)) for name, job in jobs.items()}
+    if not any(job.word in _IN_DOUBT for job in found.values()):
+        return found
     queue = _jobs_in_the_queue()
-    return {name: (job, _settled(word, queue is None or job in queue)) for name, (job, word) in states.items()}
+    return {name: _settled(job, queue is None or job.job_id in queue) for name, job in found.items()}
 
 
-def _settled(word: str, may_come_back: bool) -> str:
-    return word if may_come_back or word not in _IN_DOUBT else f"{word} and no longer in the queue"
+def _settled(job: SlurmJob, may_come_back: bool) -> SlurmJob:
+    if may_come_back or job.word not in _IN_DOUBT:
+        return job
+    return SlurmJob(job.job_id, f"{job.word} and no longer in the queue")
 
 
 def _jobs_in_the_queue() -> set[str] | None:

@@ -15,14 +15,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from geomano_hpc.config import Recipe, apply_changes, load_recipe, recipe_from_mapping, recipe_names
-from geomano_hpc.config.recipe_files import closest, explain, parse_value, split_override
-from geomano_hpc.config.yaml_text import read_yaml
+from geomano_hpc.config.explain import validated
+from geomano_hpc.config.recipe_files import RECIPES, parse_value, split_override
+from geomano_hpc.config.yaml_files import YamlFiles
 from geomano_hpc.errors import ConfigError
 
-_SHIPPED = resources.files("geomano_hpc.launch") / "studies"
+STUDIES = YamlFiles("study", resources.files("geomano_hpc.launch") / "studies")
 
 TableName = Literal["main", "ablation", "efficiency", "error_bounds", "scalability"]
 
@@ -83,7 +84,7 @@ class PlannedRun:
 
 
 def study_names() -> list[str]:
-    return sorted(entry.name.removesuffix(".yaml") for entry in _SHIPPED.iterdir() if entry.name.endswith(".yaml"))
+    return STUDIES.names()
 
 
 def load_study(name_or_path: str) -> Study:
@@ -91,25 +92,16 @@ def load_study(name_or_path: str) -> Study:
     content, source = _read(name_or_path)
     if content is None:
         return Study(name=Path(name_or_path).stem if source else name_or_path, recipe=name_or_path)
-    return _validated(content, source)
+    return validated(Study, content, source)
 
 
-def _read(name_or_path: str, chain: tuple[str, ...] = ()) -> tuple[Any, str]:
+def _read(name_or_path: str, chain: tuple[str, ...] = ()) -> tuple[dict[str, Any] | None, str]:
     """The content of a study with that of the study it is `like`; None for a recipe."""
-    if name_or_path in study_names():
-        text, source = (_SHIPPED / f"{name_or_path}.yaml").read_text(encoding="utf-8"), f"study {name_or_path}"
-    elif name_or_path in recipe_names():
+    if name_or_path in recipe_names() and name_or_path not in study_names():
         return None, ""
-    elif Path(name_or_path).is_file():
-        text, source = Path(name_or_path).read_text(encoding="utf-8"), name_or_path
-    else:
-        known = [*study_names(), *recipe_names()]
-        hint = closest(name_or_path, known)
-        raise ConfigError(f"no study, recipe or file {name_or_path!r}{hint}; known: {', '.join(known)}")
-    content = read_yaml(text, source)
-    if not isinstance(content, dict) or "like" not in content:
-        is_recipe = isinstance(content, dict) and "recipe" not in content  # of the user's own
-        return None if is_recipe else content, source
+    content, source = STUDIES.read(name_or_path, also=RECIPES)
+    if "like" not in content:
+        return content if "recipe" in content else None, source  # without it, a recipe of the user's own
     other = content.pop("like")
     if other in (*chain, name_or_path):
         raise ConfigError(f"{source}: like: {other} goes round in a circle")
@@ -119,17 +111,10 @@ def _read(name_or_path: str, chain: tuple[str, ...] = ()) -> tuple[Any, str]:
     return {**base, **content, "set": {**base.get("set", {}), **content.get("set", {})}}, source
 
 
-def _validated(content: Any, source: str) -> Study:
-    try:
-        return Study.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError(f"{source}: {explain(error, Study)}") from None
-
-
 def with_overrides(
     study: Study, overrides: Iterable[str], axes: Iterable[str], seeds: int | None, name: str | None
 ) -> Study:
-    """The study with what the command line adds: --set, --grid, --seeds, --name."""
+    """The study with what the command line adds: --set, --vary, --seeds, --name."""
     content = study.model_dump()
     for override in overrides:
         path, value = split_override(override)
@@ -137,13 +122,13 @@ def with_overrides(
     for axis in axes:
         path, separator, values = axis.partition("=")
         if not separator or not values:
-            raise ConfigError(f"--grid {axis!r}: write it as key=value,value, such as model.depth=2,4,8")
+            raise ConfigError(f"--vary {axis!r}: write it as key=value,value, such as model.depth=2,4,8")
         content["axes"][path] = [parse_value(value) for value in values.split(",")]
     if seeds is not None:
         content["seeds"] = list(range(seeds))
     if name is not None:
         content["name"] = name
-    return _validated(content, f"study {study.name} with these options")
+    return validated(Study, content, f"study {study.name} with these options")
 
 
 def plan(study: Study) -> list[PlannedRun]:
@@ -174,7 +159,7 @@ def _copied(content: Any) -> Any:
 
 def run_name(point: dict[str, Any], recipe: Recipe) -> str:
     """A folder name, at most 200 characters: however long the values are, seed and hash stay."""
-    words = "".join(f"{path.rpartition('.')[2]}-{_word(value)}_" for path, value in point.items())
+    words = "".join(f"{path.rpartition('.')[2]}-{word_of(value)}_" for path, value in point.items())
     return f"{re.sub(r'[^A-Za-z0-9_.+-]', '-', words)[:170]}seed-{recipe.training.seed}_{digest(recipe)}"
 
 
@@ -185,6 +170,6 @@ def digest(recipe: Recipe) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _word(value: Any) -> str:
+def word_of(value: Any) -> str:
     """A whole group of keys, such as a model, goes by its name; the hash tells two of them apart."""
     return str(value.get("name", "group") if isinstance(value, dict) else value)

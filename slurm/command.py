@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from geomano_hpc.errors import ConfigError, GeomanoError, PreemptedError
+from geomano_hpc.launchers import task_of_slurm
 from geomano_hpc.slurm.executors import SlurmJobs, slurm_executor, submit
 from geomano_hpc.slurm.profile import ClusterProfile
 from geomano_hpc.slurm.requeue import end_preempted
@@ -23,7 +24,7 @@ class GeomanoCommand:
     working_folder: str
 
     def __call__(self) -> None:
-        rank = int(os.environ.get("SLURM_PROCID", "0"))
+        rank = task_of_slurm(os.environ)
         command = [sys.executable, "-m", "geomano_hpc", *self.words]
         # A process of its own: submitit's signal handlers are not in MPI's way. Slurm sends SIGUSR2 to every process of
         # the job, but it is for submitit to act on.

@@ -6,14 +6,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from geomano_hpc.config.recipe_files import closest, explain
+from geomano_hpc.config.explain import validated
 from geomano_hpc.config.strict import Strict
-from geomano_hpc.errors import ConfigError
+from geomano_hpc.config.yaml_files import YamlFiles
 
-_SHIPPED = resources.files("geomano_hpc.slurm") / "profiles"
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d+){0,2})")
 
 
@@ -103,38 +101,16 @@ def user_folder() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "geomano" / "profiles"
 
 
+PROFILES = YamlFiles("profile", resources.files("geomano_hpc.slurm") / "profiles", user_folder)
+
+
 def profile_names() -> list[str]:
     """Shipped profiles and the user's own."""
-    return sorted({entry.name.removesuffix(".yaml") for entry in [*_SHIPPED.iterdir(), *user_folder().glob("*.yaml")]})
+    return PROFILES.names()
 
 
 def load_profile(name_or_path: str | None, changes: dict[str, Any] | None = None) -> ClusterProfile:
-    """A file, a profile of the user's own, or a shipped one; without a name, the defaults: a GPU and a day."""
-    content, source = ({}, "the options") if name_or_path is None else _read(name_or_path)
+    """A profile of the user's own, a shipped one, or a file; without a name, the defaults: a GPU and a day."""
+    content, source = ({}, "the options") if name_or_path is None else PROFILES.read(name_or_path)
     given = {key: value for key, value in (changes or {}).items() if value is not None}
-    try:
-        return ClusterProfile.model_validate({**content, **given})
-    except ValidationError as error:
-        raise ConfigError(f"{source}: {explain(error, ClusterProfile)}") from None
-
-
-def _read(name_or_path: str) -> tuple[dict[str, Any], str]:
-    own, shipped = user_folder() / f"{name_or_path}.yaml", _SHIPPED / f"{name_or_path}.yaml"
-    if Path(name_or_path).is_file():
-        text, source = Path(name_or_path).read_text(encoding="utf-8"), name_or_path
-    elif own.is_file():
-        text, source = own.read_text(encoding="utf-8"), str(own)
-    elif shipped.is_file():
-        text, source = shipped.read_text(encoding="utf-8"), f"profile {name_or_path}"
-    else:
-        raise ConfigError(
-            f"no profile or file {name_or_path!r}{closest(name_or_path, profile_names())}; "
-            f"known: {', '.join(profile_names())}; one of your own is a YAML file, also in {user_folder()}"
-        )
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{source}: expected a mapping of keys, found {type(content).__name__}")
-    return content, source
+    return validated(ClusterProfile, {**content, **given}, source)

@@ -16,14 +16,16 @@ from geomano_hpc.config import Recipe, to_yaml
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.launch import Study, plan
 from geomano_hpc.launch.cancel import cancel
-from geomano_hpc.launch.job import failure_file
-from geomano_hpc.launch.logs import follow, last_lines, read_job, size_of
+from geomano_hpc.launch.logs import follow, last_lines, size_of
 from geomano_hpc.launch.manifest import keep_in_manifest, read_manifest, runs_of_study
 from geomano_hpc.launch.retry import retry, runs_to_retry
 from geomano_hpc.launch.run import Outcome, keep_plan, run_here
-from geomano_hpc.launch.status import cancelled_file, run_status, study_status
+from geomano_hpc.launch.status import run_status, study_status
 from geomano_hpc.training.records.run_folder import RunFolder
 from tests.support.training_runs import starts
+
+# Longer than any test, and with no checkpoint but that of a stop.
+LONG = {"training.epochs": 5000, "training.checkpoint_every": 5000, "training.engine": "torch"}
 
 
 @pytest.fixture
@@ -42,12 +44,13 @@ def wait_until(true: Callable[[], bool], seconds: float = 300.0) -> None:
 
 def training_process(run: RunFolder) -> int:
     """The child of submitit's controller, whose number is the job's."""
-    controller = read_job(run)["job_id"]
+    controller = run.job()["job_id"]
     return int(Path(f"/proc/{controller}/task/{controller}/children").read_text().split()[0])
 
 
+@pytest.mark.slow
 def test_runs_are_cancelled_where_they_are_and_one_that_is_killed_has_failed(recipe_file: Path, tmp_path: Path) -> None:
-    study = Study(name="s", recipe=str(recipe_file), set={"training.epochs": 5000}, seeds=[0, 1, 2])
+    study = Study(name="s", recipe=str(recipe_file), set=LONG, seeds=[0, 1, 2])
     runs, folder = plan(study), tmp_path / "runs" / "s"
     killed, trained, queued = (RunFolder(folder / run.name) for run in runs)
     outcomes: list[Outcome] = []
@@ -74,10 +77,13 @@ def test_runs_are_cancelled_where_they_are_and_one_that_is_killed_has_failed(rec
     assert sorted(outcome.left) == sorted([trained.path.name, queued.path.name])
     assert [status.state for status in study_status(folder)] == ["failed", "cancelled", "cancelled"]
     assert "the process ended without a result" in run_status(killed).note
+    assert not list(killed.checkpoints.glob("step_*"))
+    assert len(list(trained.checkpoints.glob("step_*"))) == 1  # it saved its state before it ended
     assert not queued.environment_file.exists()  # it was never started
     assert [run.name for run in runs_to_retry(folder, [])] == [run.name for run in runs]
 
 
+@pytest.mark.slow
 def test_launch_that_a_script_put_into_the_background_can_be_cancelled(recipe_file: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "geomano_hpc", "launch", str(recipe_file), "--seeds", "1", "--name", "s"]
     ignore = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731 (as sh does for `&`)
@@ -92,12 +98,35 @@ def test_launch_that_a_script_put_into_the_background_can_be_cancelled(recipe_fi
     assert run_status(RunFolder(run)).state == "cancelled"
 
 
+@pytest.mark.slow
+def test_ctrl_c_stops_a_launch_with_its_runs_which_save_and_the_same_command_goes_on(
+    recipe_file: Path, tmp_path: Path
+) -> None:
+    changes = [word for key, value in LONG.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "geomano_hpc", "launch", str(recipe_file), "--seeds", "1", "--name", "s", *changes]
+    launch = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    folder = tmp_path / "runs" / "s"
+    wait_until(lambda: any(file.stat().st_size for file in folder.glob("*/metrics.jsonl")))
+    (run,) = (RunFolder(file.parent) for file in folder.glob("*/metrics.jsonl"))
+    os.killpg(launch.pid, signal.SIGINT)  # a terminal sends it to every process
+    _, said = launch.communicate(timeout=240)
+    assert launch.returncode == 130, said
+    assert said.splitlines()[-1] == (
+        "error: runs/s: stopped by Ctrl-C after 0 of 1 runs; what the others have done is saved, and the same command "
+        "goes on with them"
+    )
+    assert "Traceback" not in said
+    assert len(list(run.checkpoints.glob("step_*"))) == 1
+    assert run_status(run).state == "stopped"
+
+
+@pytest.mark.slow
 def test_retry_starts_what_failed_as_it_was_launched_and_leaves_the_rest(recipe_file: Path, tmp_path: Path) -> None:
     study = Study(name="s", recipe=str(recipe_file), set={"training.epochs": 1}, seeds=[0, 1, 2])
     runs, folder = plan(study), tmp_path / "runs" / "s"
     keep_plan(study, runs, folder, {"cluster": "local", "options": {"at_once": 1}}).claim.release()
     failed, finished, never_started = (RunFolder(folder / run.name) for run in runs)
-    failure_file(failed.path).write_text('{"error": "the disk was full"}')
+    failed.failure_file.write_text('{"error": "the disk was full"}')
     finished.write_result({"rel_l2": 0.1})
     with pytest.raises(ConfigError, match="is done: nothing to retry"):
         runs_to_retry(folder, [finished.path.name])
@@ -118,7 +147,7 @@ def test_run_of_geomano_train_cannot_be_cancelled_from_elsewhere(tiny_recipe: Re
     with folder.held():
         done = cancel(tmp_path / "s", ["run"])
     assert "stop it there" in done.out_of_reach["run"]
-    assert not cancelled_file(folder.path).exists()
+    assert not folder.cancelled_file.exists()
 
 
 def test_manifest_keeps_the_order_of_the_study_and_the_runs_of_earlier_launches(

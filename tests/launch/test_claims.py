@@ -52,6 +52,7 @@ def test_of_four_processes_that_decide_at_the_same_moment_one_starts_each_run(
     assert {status.state for status in study_status(tmp_path / "s")} == {"pending"}
 
 
+@pytest.mark.slow(20)
 def test_two_people_launching_at_once_train_every_run_once(recipe_file: Path, tmp_path: Path) -> None:
     options = ["--seeds", "2", "--name", "mine", "--set", "training.epochs=1", "--runs", str(tmp_path / "runs")]
     command = [sys.executable, "-m", "geomano_hpc", "launch", str(recipe_file), *options]

@@ -12,8 +12,7 @@ import pytest
 from geomano_hpc.atomic import write_json
 from geomano_hpc.config import Recipe, to_yaml
 from geomano_hpc.launch import Study, plan, run
-from geomano_hpc.launch.logs import JOB_FILE
-from geomano_hpc.launch.status import cancelled_file, run_status
+from geomano_hpc.launch.status import run_status
 from geomano_hpc.slurm import ClusterProfile
 from geomano_hpc.training.records.run_folder import RunFolder
 
@@ -41,7 +40,7 @@ def test_job_that_left_the_queue_is_not_waited_for(
     folder = RunFolder(tmp_path / "s" / "one")
     folder.write_recipe(tiny_recipe)
     job = f"{secrets.randbelow(10**9)}_0"  # submitit remembers what it was told of a job
-    write_json(folder.path / JOB_FILE, {"cluster": "slurm", "job_id": job, "folder": str(tmp_path / "jobs")})
+    write_json(folder.job_file, {"cluster": "slurm", "job_id": job, "folder": str(tmp_path / "jobs")})
     program("sacct", "exit 1" if word == "UNKNOWN" else f"printf 'JobID|State|NodeList\\n{job}|{word}|node1\\n'")
 
     program("squeue", f"echo 1_7; echo {job}")
@@ -51,7 +50,7 @@ def test_job_that_left_the_queue_is_not_waited_for(
     program("squeue", "echo 1_7")
     status = run_status(folder)
     assert (status.state, status.note) == ("stopped", f"Slurm job {job} is {word} and no longer in the queue")
-    write_json(cancelled_file(folder.path), {})
+    write_json(folder.cancelled_file, {})
     assert run_status(folder).state == "cancelled"
 
 
@@ -66,12 +65,12 @@ def test_runs_that_are_cancelled_while_they_are_submitted_do_not_train(
     submitted: list[str] = []
 
     def copy_code(_folder: Path) -> Path:
-        write_json(cancelled_file(before), {})
+        write_json(RunFolder(before).cancelled_file, {})
         return tmp_path
 
     def submit(_executor: object, functions: list[Any]) -> list[Any]:
         submitted.extend(function.run for function in functions)
-        write_json(cancelled_file(meanwhile), {})
+        write_json(RunFolder(meanwhile).cancelled_file, {})
         return [SimpleNamespace(job_id=f"5_{number}") for number in range(len(functions))]
 
     executor = SimpleNamespace(update_parameters=lambda **_parameters: None)

@@ -3,11 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from geomano_hpc.config import TransolverConfig, load_recipe
+from geomano_hpc.config import load_recipe
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.launch import Study, load_study, plan, study_names, with_overrides
 from geomano_hpc.launch.run import keep_plan
 from geomano_hpc.launch.study import digest
+from geomano_hpc.models.transolver import TransolverConfig
 from geomano_hpc.report.published import ABLATION
 from tests.support.untraced import seconds_of
 

@@ -44,18 +44,9 @@ class _locked:  # noqa: N801 (used like a function)
 
 
 @pytest.fixture
-def cluster(testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Testbed:
-    """The testbed, with this process as a user of it in a folder of its own. Jobs are not measured for coverage."""
-    for name in list(os.environ):
-        if name.startswith("COV"):
-            monkeypatch.delenv(name)
+def cluster(testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Testbed]:
+    """The testbed for this test alone, with this process as a user of it in a folder of its own."""
     monkeypatch.setenv("SLURM_CONF", testbed.environment["SLURM_CONF"])
     monkeypatch.chdir(tmp_path)
-    return testbed
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on the testbed and of lost ranks mostly wait: started first, they wait while other workers compute."""
-    waiting = {"testbed", "ranks"}
-    items.sort(key=lambda item: waiting.isdisjoint(getattr(item, "fixturenames", ())))
+    with _locked(testbed.folder / "test"):  # two tests would take each other's nodes away
+        yield testbed

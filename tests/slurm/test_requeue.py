@@ -9,6 +9,7 @@ import pytest
 from geomano_hpc.errors import GeomanoError, PreemptedError
 from geomano_hpc.slurm.rendezvous import meet, port
 from geomano_hpc.slurm.requeue import end_preempted
+from geomano_hpc.training.records.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def stop(slurm: Path) -> None:
     with pytest.raises(SystemExit) as ended:
-        end_preempted(PreemptedError("stopped by SIGUSR2 after step 3"), slurm / "run")
+        end_preempted(PreemptedError("stopped by SIGUSR2 after step 3"), RunFolder(slurm / "run"))
     assert ended.value.code == 75
 
 
@@ -56,14 +57,14 @@ def test_job_that_was_cancelled_or_requeued_by_others_asks_for_nothing(state: st
 def test_refused_requeue_is_an_error_that_says_how_to_go_on(slurm: Path) -> None:
     (slurm / "code").write_text("1")
     with pytest.raises(GeomanoError, match=r"Slurm refused: scontrol requeue 7.*launch the study again to go on"):
-        end_preempted(PreemptedError("stopped"), slurm / "run")
+        end_preempted(PreemptedError("stopped"), RunFolder(slurm / "run"))
 
 
 def test_run_that_never_comes_further_is_not_requeued_forever(slurm: Path) -> None:
     for _ in range(5):
         stop(slurm)
     with pytest.raises(GeomanoError, match="stopped 6 times without a step in between; give it more time"):
-        end_preempted(PreemptedError("stopped"), slurm / "run")
+        end_preempted(PreemptedError("stopped"), RunFolder(slurm / "run"))
     assert len((slurm / "called").read_text().splitlines()) == 5
     (slurm / "run" / "checkpoints" / "step_000004").mkdir()
     stop(slurm)
@@ -72,6 +73,14 @@ def test_run_that_never_comes_further_is_not_requeued_forever(slurm: Path) -> No
 
 def test_outside_of_slurm_nobody_is_asked(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID")
+    stop(slurm)
+    assert not (slurm / "called").exists()
+
+
+def test_local_run_inside_of_somebodys_interactive_job_does_not_requeue_that_job(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
     stop(slurm)
     assert not (slurm / "called").exists()
 

@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from geomano_hpc.slurm import snapshot_code, snapshot_path
 from geomano_hpc.training.records.revision import git_revision
 
@@ -22,6 +24,7 @@ def python(program: str, code: Path) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_every_module_comes_from_the_copy_and_none_from_the_checkout(tmp_path: Path) -> None:
     code = snapshot_code(tmp_path)
     files = python(f"import sys; {EVERY_PART}; {WHERE}", code).splitlines()

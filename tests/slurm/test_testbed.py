@@ -46,6 +46,7 @@ def test_testbed_that_is_up_stays_up_and_listens_on_loopback_only(
     assert addresses(ports) == {"0100007F"}
 
 
+@pytest.mark.slurm
 def test_second_testbed_comes_up_beside_the_first_and_leaves_nothing(
     testbed: Testbed, capsys: pytest.CaptureFixture[str]
 ) -> None:
