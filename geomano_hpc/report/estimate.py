@@ -9,7 +9,7 @@ from typing import Any
 from geomano_hpc.config import Recipe
 from geomano_hpc.launch import PlannedRun
 from geomano_hpc.launch.logs import last_lines
-from geomano_hpc.report.published import EFFICIENCY, PUBLISHED_SIZE
+from geomano_hpc.report.published import EFFICIENCY, PUBLISHED_SIZE, name_in_paper
 from geomano_hpc.slurm import ClusterProfile
 from geomano_hpc.training.records.run_folder import RunFolder, run_folders
 
@@ -38,7 +38,7 @@ def estimate(runs: Sequence[PlannedRun], folder: Path, profile: ClusterProfile |
         lines.append("estimate: none")
     lines += [f"  {count} run{'s' if count > 1 else ''}: {source}" for source, count in sources.items()]
     if profile is not None:
-        most = len(runs) * profile.minutes / 60 * nodes
+        most = len(runs) * profile.node_hours
         lines.append(f"time limits allow {most:.1f} node hours, if no run is started more than once")
     return lines
 
@@ -49,7 +49,7 @@ def _measured(folder: Path) -> list[tuple[dict[str, Any], float]]:
     for run in run_folders(folder) if folder.is_dir() else []:
         seconds = _last_seconds(run)
         if seconds is not None:
-            found.append((_cost_keys(run.recipe()), seconds))
+            found.append((_cost_keys(run.recorded_recipe()), seconds))
     return found
 
 
@@ -77,11 +77,11 @@ def _seconds_per_epoch(recipe: Recipe, measured: Sequence[tuple[dict[str, Any], 
     if same:
         return statistics.fmean(same), "from runs of this study with the same configuration, where they were trained"
     problem, model = recipe.name, recipe.model
-    names = {"geomano": "GeoMaNO", "transolver": "Transolver"}
-    if problem in PUBLISHED_SIZE and model.name in names and recipe.data.train_samples is None:
+    name = name_in_paper(model.name)
+    if problem in PUBLISHED_SIZE and name in EFFICIENCY[problem] and recipe.data.train_samples is None:
         depth, embedding, dstate = PUBLISHED_SIZE[problem]
-        published, _ = EFFICIENCY[problem][names[model.name]]["train"]
-        source = f"{published} s an epoch, the paper's {names[model.name]} on {problem} on one Quadro RTX 8000"
+        published, _ = EFFICIENCY[problem][name]["train"]
+        source = f"{published} s an epoch, the paper's {name} on {problem} on one Quadro RTX 8000"
         if model.name == "transolver":
             return published, f"{source}; your GPU differs"
         size = model.model_dump()

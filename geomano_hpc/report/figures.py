@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import torch
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -16,8 +15,8 @@ from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatt
 
 from geomano_hpc.atomic import replacing
 from geomano_hpc.report.runs import Variant
-from geomano_hpc.training.evaluate import load_trained
-from geomano_hpc.training.records.pictures import draw_fields, rows_of
+from geomano_hpc.training.records.pictures import draw_fields
+from geomano_hpc.training.records.predictions import Predictions
 from geomano_hpc.training.records.run_folder import RunFolder
 
 MOST_CURVES = 8
@@ -122,13 +121,10 @@ def _varied_number(variant: Variant) -> float:
     return float(value)
 
 
-def predictions(folder: RunFolder, samples: int = 3) -> Callable[[], Any]:
-    """Computes at once, draws later: a row per test sample (steady) or per frame of the first sample (rollout)."""
-    model, task = load_trained(folder)
-    batch = task.split.batch(torch.arange(min(samples, len(task.split))))
-    predicted = task.predict(model, batch, torch.device("cpu"))
-    rows = rows_of(task.split.task, batch.input_BHWC, batch.target_BHWC, predicted)
-    return lambda: draw_fields(task.split.task, rows)
+def predictions(folder: RunFolder) -> Callable[[], Any]:
+    """Reads at once, draws later: a row per test sample (steady) or per frame of the first sample (rollout)."""
+    shown = Predictions.read(folder.predictions_file)
+    return lambda: draw_fields(shown)
 
 
 def _plain_log(axes: Any) -> None:

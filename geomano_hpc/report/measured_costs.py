@@ -57,8 +57,5 @@ def place_of(run: Run) -> str:
 
 
 def last_start(run: Run) -> dict[str, Any]:
-    file = run.folder.environment_file
-    if not file.is_file():
-        return {}
-    starts = json.loads(file.read_text(encoding="utf-8"))["starts"]
-    return dict(starts[-1]) if starts else {}
+    starts = run.folder.starts()
+    return starts[-1] if starts else {}

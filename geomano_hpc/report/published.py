@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from geomano_hpc.config import GeomanoConfig, Recipe, TransolverConfig
+from geomano_hpc.config import Recipe
 
 # Table "Performance comparison on standard benchmarks": model -> (Navier-Stokes, Darcy)
 MAIN = {
@@ -85,13 +85,17 @@ PROTOCOL = {
 _PROTOCOL = {"darcy": (85, 1000, 500, 4, 3e-4, 0.1), "navier_stokes": (64, 1000, 500, 2, 3e-4, 0.0)}
 
 _WEIGHT_DECAY = 1e-5
-PUBLISHED_TRANSOLVER = {"darcy": TransolverConfig(), "navier_stokes": TransolverConfig(embedding=256, slices=32)}
+PUBLISHED_TRANSOLVER: dict[str, dict[str, Any]] = {
+    "darcy": {"depth": 8, "embedding": 128, "heads": 8, "slices": 64, "mlp_ratio": 1.0, "reference": 8},
+    "navier_stokes": {"depth": 8, "embedding": 256, "heads": 8, "slices": 32, "mlp_ratio": 1.0, "reference": 8},
+}
 
 # Layers, embedding and dstates of the main results (table "Model configurations").
 PUBLISHED_SIZE = {"darcy": (8, 64, 16), "navier_stokes": (8, 256, 16)}
 
 TITLES = {"darcy": "Darcy flow", "navier_stokes": "Navier-Stokes"}
-_NAMES = {"geomano": "GeoMaNO", "transolver": "Transolver", "fno": "FNO", "uno": "U-NO"}
+# The name of a model in a recipe is its name in the paper without what is no letter: u_no and uno are U-NO.
+_NAMES = {"".join(filter(str.isalnum, name)).lower(): name for name in MAIN}
 Row = tuple[str, bool, str]  # of the ablation: kind of the scan, positional encoding, correction
 
 
@@ -101,6 +105,11 @@ def published(problem: str) -> dict[str, float]:
     if problem not in columns:
         return {}
     return {model: values[columns[problem]] for model, values in MAIN.items()}
+
+
+def name_in_paper(name: str) -> str | None:
+    """The model's name in the tables; None for a model that the paper does not have."""
+    return _NAMES.get("".join(filter(str.isalnum, name)).lower())
 
 
 def ablation_row(problem: str, model: Mapping[str, Any]) -> Row | None:
@@ -118,7 +127,7 @@ def best_row(problem: str) -> Row:
 
 def published_name(problem: str, model: Mapping[str, Any]) -> str | None:
     """The row of the main table that a model is: a baseline, or GeoMaNO in the configuration of the main results."""
-    name = _NAMES[model["name"]]
+    name = name_in_paper(model["name"])
     if name == "GeoMaNO" and (problem not in ABLATION or ablation_row(problem, model) != best_row(problem)):
         return None
     return name if problem in ABLATION else None
@@ -130,7 +139,8 @@ def published_for(problem: str, model: Mapping[str, Any]) -> float | None:
     Nothing for GeoMaNO of another size: a smoke test's error has no business beside it.
     """
     if model["name"] != "geomano":
-        return published(problem).get(_NAMES[model["name"]])
+        name = name_in_paper(model["name"])
+        return None if name is None else published(problem).get(name)
     row = ablation_row(problem, model)
     size = (model["depth"], model["embedding"], model["dstate"])
     return ABLATION[problem][row] if row is not None and size == PUBLISHED_SIZE[problem] else None
@@ -162,13 +172,12 @@ def differences(
         found.append(f"weight decay {training.weight_decay:g}, not {_WEIGHT_DECAY:g}")
     weight = recipe.loss.gradient_weight
     found += [f"gradient loss {weight:g}, not {gradient_weight:g}"] if weight != gradient_weight else []
-    if isinstance(recipe.model, GeomanoConfig):
-        model = recipe.model
-        size = {"depth": model.depth, "embedding": model.embedding, "dstate": model.dstate}
-        for (key, value), paper in zip(size.items(), PUBLISHED_SIZE[problem], strict=True):
-            found += [f"{key} {value}, not {paper}"] if value != paper else []
-        found += [f"expand {model.expand}, not 1"] if model.expand != 1 else []
-        found += [f"encoder {model.encoder} with patch {model.patch}"] if model.encoder != "pointwise" else []
-    if isinstance(recipe.model, TransolverConfig) and recipe.model != PUBLISHED_TRANSOLVER[problem]:
+    model = recipe.model.model_dump(mode="json")
+    if model["name"] == "geomano":
+        for key, paper in zip(("depth", "embedding", "dstate"), PUBLISHED_SIZE[problem], strict=True):
+            found += [f"{key} {model[key]}, not {paper}"] if model[key] != paper else []
+        found += [f"expand {model['expand']}, not 1"] if model["expand"] != 1 else []
+        found += [f"encoder {model['encoder']} with patch {model['patch']}"] if model["encoder"] != "pointwise" else []
+    if model["name"] == "transolver" and model != {"name": "transolver", **PUBLISHED_TRANSOLVER[problem]}:
         found.append("Transolver of another configuration than published")
     return found

@@ -16,6 +16,7 @@ from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.launch.manifest import read_manifest
 from geomano_hpc.launch.status import RunStatus, study_status
+from geomano_hpc.launch.study import word_of
 from geomano_hpc.report.published import differences, problem_of_recipe
 from geomano_hpc.training.records.run_folder import RunFolder
 
@@ -61,6 +62,7 @@ class Variant:
 
     label: str
     runs: list[Run]
+    values: dict[str, Any]  # of the keys that vary between variants
     data: "DataFacts" = field(compare=False)
 
     @property
@@ -125,10 +127,8 @@ def data_facts(data: DataConfig) -> DataFacts:
         except GeomanoError:
             pass  # broken or of another time: the report says that the data was not checked
     if data.generate is not None:
-        points = -(-data.generate.grid // data.generate.stride)
-        height = 1 if data.generate.problem == "burgers" else points
         samples = data.train_samples or data.generate.train_samples
-        return DataFacts(data.generate.problem, (height, points), samples)
+        return DataFacts(data.generate.problem, data.generate.kept_points, samples)
     return DataFacts(train_samples=data.train_samples)
 
 
@@ -167,13 +167,14 @@ def variants_of(runs: Sequence[Run]) -> list[Variant]:
         if run.recipe.data not in facts:
             facts[run.recipe.data] = data_facts(run.recipe.data)
         values = run.point or {key: contents[first][key] for key in varied if key in contents[first]}
-        label = ", ".join(f"{key.rpartition('.')[2]} {_word(value)}" for key, value in values.items())
+        label = ", ".join(f"{key.rpartition('.')[2]} {word_of(value)}" for key, value in values.items())
         label = label or run.recipe.name
         label = f"{run.study}: {label}" if len(studies) > 1 else label
         labels[label] = labels.get(label, 0) + 1
         if labels[label] > 1:
             label = f"{label} ({labels[label]})"
-        variants.append(Variant(label, [runs[index] for index in members], facts[run.recipe.data]))
+        words = {key: word_of(value) if isinstance(value, dict) else value for key, value in values.items()}
+        variants.append(Variant(label, [runs[index] for index in members], words, facts[run.recipe.data]))
     return variants
 
 
@@ -190,11 +191,6 @@ def _one_for_each_seed(members: Sequence[int], runs: Sequence[Run]) -> list[int]
 def _varied(contents: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = dict.fromkeys(key for content in contents for key in content)
     return [key for key in keys if len({str(content.get(key)) for content in contents}) > 1]
-
-
-def _word(value: Any) -> str:
-    """A whole group of keys, such as a model, goes by its name."""
-    return str(value.get("name", "group") if isinstance(value, dict) else value)
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -9,8 +9,9 @@ from pathlib import Path
 import geomano_hpc
 from geomano_hpc.atomic import write_text
 from geomano_hpc.errors import ConfigError, GeomanoError
-from geomano_hpc.launch.manifest import kept_study
+from geomano_hpc.launch.manifest import kept_study, report_folder, study_file
 from geomano_hpc.launch.study import TableName
+from geomano_hpc.report.csv_files import runs_csv, tables_csv, variants_csv
 from geomano_hpc.report.figures import MOST_CURVES, Picture, loss_curves, predictions, scalability_curves
 from geomano_hpc.report.html import to_html
 from geomano_hpc.report.measured_costs import last_start, place_of
@@ -19,7 +20,7 @@ from geomano_hpc.report.published import TITLES
 from geomano_hpc.report.runs import Run, Variant, read_runs, variants_of
 from geomano_hpc.report.study_tables import scalability_table, unfinished_table, variants_table
 from geomano_hpc.report.table import Table
-from geomano_hpc.report.text import to_csv, to_latex, to_markdown
+from geomano_hpc.report.text import to_latex, to_markdown
 
 _NO_CURVE = "a scalability curve needs a study in which one number varies, and nothing else"
 FORMATS = ("terminal", "markdown", "latex", "csv", "html")
@@ -31,6 +32,7 @@ class Report:
     about: str
     facts: list[str]
     tables: list[Table]
+    variants: list[Variant]
     pictures: list[Picture] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
 
@@ -58,7 +60,7 @@ def make_report(studies: Sequence[Path], tables: Sequence[TableName] = (), with_
         made += [scalability_table(name, members) for name, members in curves.items()]
     made.append(variants_table(title, variants))
     without = unfinished_table(runs)
-    report = Report(title, about, _facts(runs), [*made, without] if without else made)
+    report = Report(title, about, _facts(runs), [*made, without] if without else made, variants)
     if "scalability" in wanted and not curves:
         report.facts.append(f"there is no scalability table: {_NO_CURVE}")
     if with_figures:
@@ -69,16 +71,18 @@ def make_report(studies: Sequence[Path], tables: Sequence[TableName] = (), with_
 def write_report(
     studies: Sequence[Path], out: Path | None = None, tables: Sequence[TableName] = (), with_figures: bool = True
 ) -> Report:
-    """The report with its files: report.md, .tex, .csv and .html, which holds the pictures, and each picture twice."""
+    """The report with its files: report.md, .tex, .html, which holds the pictures, .csv, and each picture twice."""
     if out is None and len(studies) > 1:
         raise ConfigError("a report of several studies belongs to none of their folders: say where with --out FOLDER")
     report = make_report(studies, tables, with_figures)
-    out = out or studies[0] / "report"
+    out = out or report_folder(studies[0])
     drawn = [picture.write(out) for picture in report.pictures]
     texts = {
         "report.md": to_markdown(report, [files[0].name for files in drawn]),
         "report.tex": to_latex(report, [files[1].name for files in drawn]),
-        "report.csv": to_csv(report),
+        "report.csv": runs_csv(report.variants),
+        "report_variants.csv": variants_csv(report.variants),
+        "report_tables.csv": tables_csv(report),
         "report.html": to_html(report, [files[0].read_bytes() for files in drawn]),
     }
     for name, text in texts.items():
@@ -88,7 +92,7 @@ def write_report(
 
 
 def _said_by_studies(studies: Sequence[Path]) -> tuple[str, list[TableName]]:
-    found = [kept_study(study) for study in studies if (study / "study.yaml").is_file()]
+    found = [kept_study(study) for study in studies if study_file(study).is_file()]
     tables = dict.fromkeys(table for study in found for table in study.tables)
     return "; ".join(study.about for study in found if study.about), list(tables)
 

@@ -8,6 +8,7 @@ from geomano_hpc.report.paper_tables import measured, protocol_notes
 from geomano_hpc.report.published import published_for
 from geomano_hpc.report.runs import Run, Variant
 from geomano_hpc.report.table import Cell, Table, number
+from geomano_hpc.training.records.run_state import ACTIVE, TO_RETRY, State
 
 
 def variants_table(study: str, variants: Sequence[Variant]) -> Table:
@@ -54,7 +55,7 @@ def scalability_table(name: str, variants: Sequence[Variant]) -> Table:
 
 def unfinished_table(runs: Sequence[Run]) -> Table | None:
     """Every run without a result. Those that failed come first, with their error and where to look."""
-    order = ("failed", "stopped", "cancelled", "running", "queued", "pending")
+    order: tuple[State, ...] = (*TO_RETRY, *ACTIVE, "pending")
     found = sorted((run for run in runs if run.result is None), key=lambda run: order.index(run.status.state))
     if not found:
         return None

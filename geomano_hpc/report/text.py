@@ -1,7 +1,5 @@
-"""A report as Markdown, as LaTeX (booktabs) and as CSV."""
+"""A report as Markdown and as LaTeX (booktabs)."""
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -83,28 +81,3 @@ def _latex_table(table: Table) -> list[str]:
         cells = [f"\\textbf{{{_in_latex(cell.text)}}}" if cell.best else _in_latex(cell.text) for cell in row]
         lines.append(" & ".join(cells) + " \\\\")
     return [*lines, "\\end{longtable}", *(f"\\noindent {_in_latex(note)}\n" for note in table.notes)]
-
-
-def to_csv(report: "Report") -> str:
-    """One line for each cell of each table, so that one file holds all: table, row, column, text, value, best."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["table", "row", "name", "column", "text", "value", "best"])
-    for table in report.tables:
-        columns = _distinct(table.columns)
-        for number, row in enumerate(table.rows):
-            for column, cell in zip(columns, row, strict=True):
-                value = "" if cell.value is None else repr(cell.value)
-                best = "yes" if cell.best else ""
-                writer.writerow([table.name, number, row[0].text, column, cell.text, value, best])
-    return text.getvalue()
-
-
-def _distinct(columns: Sequence[str]) -> list[str]:
-    """`measured` after `Darcy flow: published` is `Darcy flow: measured`."""
-    named, group = [], ""
-    for column in columns:
-        before, separator, _ = column.partition(": ")
-        group = f"{before}: " if separator else group
-        named.append(column if separator or not group else f"{group}{column}")
-    return named

@@ -27,6 +27,7 @@ def report(tmp_path: Path) -> Path:
     return tmp_path / "many" / "report" / "report.html"
 
 
+@pytest.mark.browser
 def test_page_is_whole_sorts_filters_and_fits_any_window(report: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere" / "report.html"  # alone, without the files beside it
     moved.parent.mkdir()

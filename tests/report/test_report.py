@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,7 +157,8 @@ def test_files_of_every_format(tmp_path: Path) -> None:
     report = write_report([tmp_path / "odd_1"])
     names = {file.name for file in report.files}
     pictures = {f"{name}.{kind}" for name in ("scalability", "loss_curves") for kind in ("png", "pdf")}
-    assert names == {"report.md", "report.tex", "report.csv", "report.html"} | pictures
+    texts = {"report.md", "report.tex", "report.csv", "report_variants.csv", "report_tables.csv", "report.html"}
+    assert names == texts | pictures
     out = tmp_path / "odd_1" / "report"
     assert (out / "scalability.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "scalability.pdf").read_bytes().startswith(b"%PDF")
@@ -167,7 +169,7 @@ def test_files_of_every_format(tmp_path: Path) -> None:
     assert r"2 & \textbf{0.01050 $\pm$ 0.00071 $\dagger$} & 2 & 1,000 \\" in latex
     assert r"50\% \& \$x\_1\$" in latex
     assert latex.count(r"\begin{longtable}") == latex.count(r"\end{longtable}") == 3
-    rows = list(csv.DictReader((out / "report.csv").open()))
+    rows = list(csv.DictReader((out / "report_tables.csv").open()))
     (cell,) = (r for r in rows if (r["table"], r["name"], r["column"]) == ("scalability_depth", "2", "rel-L2"))
     assert float(cell["value"]) == pytest.approx(0.0105)
     assert cell["best"] == "yes"
@@ -176,10 +178,41 @@ def test_files_of_every_format(tmp_path: Path) -> None:
     assert "http://" not in page
     assert "https://" not in page
     assert page.count("data:image/png;base64,") == 4  # light and dark
-    assert any("no picture of predictions" in fact for fact in report.facts)
+    assert any("no picture of predictions" in fact and "has no predictions.npz" in fact for fact in report.facts)
+
+
+def test_csv_has_a_row_per_run_and_a_row_per_variant_with_plain_numbers(tmp_path: Path) -> None:
+    axes: dict[str, list[Any]] = {"model.depth": [1, 2], "training.lr": [1e-3]}
+    study = Study(name="s", recipe="darcy_smoke", axes=axes, seeds=[0, 1, 2])
+    names = write_study(study, tmp_path / "s", failed={5: "it broke"})
+    write_report([tmp_path / "s"], with_figures=False)
+    runs = list(csv.DictReader((tmp_path / "s" / "report" / "report.csv").open()))
+    assert [row["run"] for row in runs] == names
+    first, last = runs[0], runs[-1]
+    assert (first["seed"], first["model.depth"], float(first["training.lr"])) == ("0", "1", 1e-3)
+    assert (float(first["rel_l2"]), int(first["parameters"]), int(first["epochs"])) == (0.01, 1000, 4)
+    assert float(first["seconds_per_epoch"]) == float(first["train_seconds"]) / 4
+    assert (last["state"], last["rel_l2"], last["parameters"], last["epochs"]) == ("failed", "", "", "4")
+    one, two = csv.DictReader((tmp_path / "s" / "report" / "report_variants.csv").open())
+    assert float(one["rel_l2_mean"]) == pytest.approx(0.011)
+    assert float(one["rel_l2_std"]) == pytest.approx(0.001)
+    assert (one["runs"], one["finished"], two["runs"], two["finished"]) == ("3", "3", "3", "2")
+    assert (float(two["rel_l2_min"]), float(two["rel_l2_max"])) == pytest.approx((0.013, 0.014))
+
+
+def test_csv_of_runs_without_a_manifest_has_the_keys_that_differ(folders: Path) -> None:
+    write_report([folders], with_figures=False)
+    rows = list(csv.DictReader((folders / "report" / "report.csv").open()))
+    assert [(row["model.depth"], row["seed"], row["rel_l2"]) for row in rows] == [
+        ("1", "0", "0.1"),
+        ("1", "1", "0.3"),
+        ("2", "0", "0.25"),
+        ("2", "1", ""),
+    ]
 
 
 @pytest.mark.parametrize("store", ["darcy_store", "navier_stokes_store"])
+@pytest.mark.slow
 def test_report_of_real_runs_has_pictures(
     store: str, tiny_recipe: Recipe, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -194,6 +227,7 @@ def test_report_of_real_runs_has_pictures(
     assert "![Training](loss_curves.png)" in (tmp_path / "study" / "report" / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_thousand_runs_are_reported_in_seconds(tmp_path: Path) -> None:
     depths = list(range(1, 201))
     study = Study(name="s", recipe="darcy_smoke", axes={"model.depth": depths}, seeds=[0, 1, 2, 3, 4])
