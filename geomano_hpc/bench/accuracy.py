@@ -6,18 +6,16 @@ It is a study like any other: every model and seed has a run folder, and what is
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from geomano_hpc.atomic import write_json
+from geomano_hpc.bench.measurement import Measurement
+from geomano_hpc.bench.record import make_record, write_record
 from geomano_hpc.config import Recipe, load_recipe
 from geomano_hpc.errors import ConfigError, GeomanoError
 from geomano_hpc.launch import PlannedRun, Study, plan
 from geomano_hpc.launch.run import run_here
 from geomano_hpc.models import build_model, count_parameters
-from geomano_hpc.training.records.environment import hardware, package_versions
-from geomano_hpc.training.records.revision import git_revision
 from geomano_hpc.training.records.run_folder import RunFolder
 from geomano_hpc.training.shapes import data_shape
 
@@ -97,32 +95,28 @@ def bench_accuracy(
     }
     planned = {problem: _by_model(contests[problem], plan(study)) for problem, study in studies.items()}
     sizes = {problem: _sizes(problem, members) for problem, members in planned.items()}
-    content: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git_revision": git_revision(),
-        "hardware": hardware(),
-        "packages": package_versions(),
-        "problems": {},
-    }
+    settings: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    ratios: list[Measurement] = []
+    content: dict[str, Any] = {}
     for problem, study in studies.items():
-        everything = [run for members in planned[problem].values() for run in members]
+        members = planned[problem]
+        everything = [run for runs_of_one in members.values() for run in runs_of_one]
         outcome = run_here(study, everything, runs / study.name, at_once)
         if outcome.failed:
             raise GeomanoError("; ".join(f"{run} failed: {error}" for run, error in outcome.failed.items()))
-        rows = {
-            name: _row([RunFolder(runs / study.name / run.name) for run in members], sizes[problem][name])
-            for name, members in planned[problem].items()
-        }
-        content["problems"][problem] = {
+        found = {}
+        for name, planned_runs in members.items():
+            folders = [RunFolder(runs / study.name / run.name) for run in planned_runs]
+            found[name] = {"problem": problem, "model": name, **_row(folders, sizes[problem][name])}
+        rows += found.values()
+        ratios += _ratios(problem, contests[problem], found)
+        settings[problem] = {
             "recipe": everything[0].recipe.model_dump(mode="json", exclude={"model"}),
-            "models": {
-                name: members[0].recipe.model.model_dump(mode="json") for name, members in planned[problem].items()
-            },
-            "rows": rows,
-            "ratios": _ratios(contests[problem], rows),
+            "models": {name: one[0].recipe.model.model_dump(mode="json") for name, one in members.items()},
         }
-        if out is not None:  # after each problem: an interruption keeps what there is
-            write_json(out, content)
+        content = make_record("accuracy", {"seeds": seeds, "problems": settings}, rows, ratios)
+        write_record(out, content)  # after each problem: an interruption keeps what there is
     return content
 
 
@@ -177,29 +171,30 @@ def _row(folders: list[RunFolder], parameters: int) -> dict[str, Any]:
     }
 
 
-def _ratios(contest: Contest, rows: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    ratios = []
-    for (ours, other), bar in contest.bars.items():
-        ratio = rows[ours]["mean"] / rows[other]["mean"]
-        ratios.append({"ours": ours, "other": other, "ratio": ratio, "bar": bar, "met": bar and ratio <= bar})
-    return ratios
+def _ratios(problem: str, contest: Contest, rows: Mapping[str, dict[str, Any]]) -> list[Measurement]:
+    return [
+        Measurement(
+            f"{problem}: {ours} / {other}",
+            rows[ours]["mean"] / rows[other]["mean"],
+            "x",
+            "mean test rel-L2 over the other's",
+            at_most=bar,
+        )
+        for (ours, other), bar in contest.bars.items()
+    ]
 
 
-def table(content: Mapping[str, Any]) -> list[str]:
-    """What was measured and how it stands to the bars, for people."""
+def accuracy_table(content: Mapping[str, Any]) -> list[str]:
+    """The errors of the models, for people."""
     lines = []
-    for problem, found in content["problems"].items():
-        training = found["recipe"]["training"]
+    for problem, settings in content["settings"]["problems"].items():
+        training = settings["recipe"]["training"]
         lines.append(f"{problem}: {training['epochs']} epochs, batch {training['batch_size']}")
         columns = f"{'seeds':>5}  {'lr':>6}  {'parameters':>10}  {'s/epoch':>7}"
         lines.append(f"  {'model':16}  {'test rel-L2':>19}  {columns}")
-        for name, row in found["rows"].items():
+        for row in (row for row in content["rows"] if row["problem"] == problem):
             spread = "" if row["std"] is None else f" ± {row['std']:.5f}"
             error = f"{row['mean']:.5f}{spread}"
             counts = f"{len(row['errors']):5}  {row['lr']:6g}  {row['parameters']:10,}  {row['seconds_per_epoch']:7.1f}"
-            lines.append(f"  {name:16}  {error:>19}  {counts}")
-        for ratio in found["ratios"]:
-            bar = "" if ratio["bar"] is None else f", bar {ratio['bar']}: {'met' if ratio['met'] else 'missed'}"
-            lines.append(f"  {ratio['ours']} / {ratio['other']}: {ratio['ratio']:.3f}{bar}")
-        lines.append("")
-    return lines[:-1]
+            lines.append(f"  {row['model']:16}  {error:>19}  {counts}")
+    return lines

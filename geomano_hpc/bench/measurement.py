@@ -1,11 +1,13 @@
-"""One figure of a benchmark, and the bar that it is held against."""
+"""One figure of a benchmark, and how work is timed. Without torch: processes whose memory is measured import this."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """`at_most` and `at_least` are bars; None where the figure is only shown."""
+    """One figure. `at_most` and `at_least` are bars; None where the figure is only shown."""
 
     name: str
     value: float
@@ -21,3 +23,9 @@ class Measurement:
         return (self.at_least is None or self.value >= self.at_least) and (
             self.at_most is None or self.value <= self.at_most
         )
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

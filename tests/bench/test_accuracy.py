@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from geomano_hpc.bench.accuracy import CONTESTS, Contest, bench_accuracy, table
+from geomano_hpc.bench.accuracy import CONTESTS, Contest, accuracy_table, bench_accuracy
+from geomano_hpc.bench.record import measurement_table
 from geomano_hpc.config import load_recipe
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.models import build_model, count_parameters
@@ -27,26 +28,27 @@ def changes(store: Path) -> dict[str, Any]:
     return {"data.store": str(store), "data.generate": None, **training}
 
 
+@pytest.mark.slow
 def test_benchmark_trains_compares_and_does_not_repeat_itself(darcy_store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out" / "accuracy.json"
     arguments = ({"darcy": TINY}, 1, changes(darcy_store), tmp_path / "runs", 2)
-    found = bench_accuracy(*arguments, out)["problems"]["darcy"]
-    rows = found["rows"]
+    found = bench_accuracy(*arguments, out)
+    rows = {row["model"]: row for row in found["rows"]}
     assert list(rows) == ["ours", "fno"]
     result = json.loads((Path(rows["fno"]["runs"][0]) / "result.json").read_text())
     assert rows["fno"]["errors"] == [result["rel_l2"]]
     assert rows["fno"]["parameters"] == result["parameters"]
-    assert found["ratios"][0]["ratio"] == rows["ours"]["mean"] / rows["fno"]["mean"]
-    assert found["models"]["fno"]["modes"] == 3
+    assert found["measurements"][0]["value"] == rows["ours"]["mean"] / rows["fno"]["mean"]
+    assert found["settings"]["problems"]["darcy"]["models"]["fno"]["modes"] == 3
     assert (rows["ours"]["lr"], rows["fno"]["lr"]) == (3e-3, 5e-4)
     finished = {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("result.json")}
     assert len(finished) == 2
     again = bench_accuracy(*arguments, None)
-    assert again["problems"] == json.loads(out.read_text())["problems"]
+    written = json.loads(out.read_text())
+    assert (again["rows"], again["measurements"]) == (written["rows"], written["measurements"])
     assert {file: file.stat().st_mtime_ns for file in finished} == finished
-    lines = table(again)
-    assert lines[0] == "darcy: 1 epochs, batch 4"
-    assert any("ours / fno: " in line and ", bar 0.7: " in line for line in lines)
+    assert accuracy_table(again)[0] == "darcy: 1 epochs, batch 4"
+    assert any("ours / fno" in line and "<= 0.7" in line for line in measurement_table(again))
 
 
 def test_unequal_models_are_not_compared(darcy_store: Path, tmp_path: Path) -> None:

@@ -1,17 +1,12 @@
 """Benchmark of the conversion: against scipy's loadmat and np.savez_compressed, in one run, and its peak memory.
 
-Every conversion runs in a process of its own, as `python -m geomano_hpc.bench.data.conversion`, which takes the time
-without the start of Python and reads its own peak memory. Numbers are compared before anything is timed.
+Every conversion runs in a process of its own, which takes the time without the start of Python and reads its own peak
+memory. Numbers are compared before anything is timed.
 """
 
-import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,7 +14,9 @@ import h5py
 import numpy as np
 from scipy.io import loadmat, savemat
 
+from geomano_hpc.bench.child import ALONE, ONE_THREAD, mpi, run_in_child
 from geomano_hpc.bench.measurement import Measurement
+from geomano_hpc.bench.memory import peak_kib
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.ranks import communicator
@@ -81,28 +78,23 @@ def _time(
 
     They run in turns, so that a busy machine is so for all of them.
     """
-    arguments = [str(samples), *map(str, files), str(work / "out")]
     ways = {"serial": ("serial", 1), "serial_float32": ("serial_float32", 1), "one": ("convert", 1)}
     if shutil.which("mpirun"):
         ways["two"] = ("convert", 2)
     best, busy, peaks = dict.fromkeys(ways, math.inf), dict.fromkeys(ways, math.inf), dict.fromkeys(ways, 0.0)
     for _ in range(rounds):
         for name, (what, ranks) in ways.items():
-            seconds, cpu, peak = _child([what, *arguments], ranks)
+            seconds, cpu, peak = _child(what, samples, files, work / "out", ranks)
             best[name], busy[name], peaks[name] = min(best[name], seconds), min(busy[name], cpu), max(peaks[name], peak)
     return best, busy, peaks
 
 
-def _child(arguments: Sequence[str], ranks: int = 1) -> tuple[float, float, float]:
-    """Seconds, CPU seconds of the busiest rank and peak MiB of this module, run with these arguments."""
-    launcher = [] if ranks == 1 else ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    environment = {**os.environ, **root, "OMP_NUM_THREADS": "1"}
-    command = [*launcher, sys.executable, "-m", __name__, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise GeomanoError(f"{' '.join(arguments[:2])} with {ranks} ranks failed: {done.stderr.strip()[-500:]}")
-    answer = json.loads(done.stdout.strip().splitlines()[-1])
+def _child(what: str, samples: int, files: list[Path], out: Path, ranks: int = 1) -> tuple[float, float, float]:
+    """Seconds, CPU seconds of the busiest rank and peak MiB."""
+    launcher, settings = mpi(ranks) if ranks > 1 else (ALONE, {})
+    paths = [str(path) for path in files]
+    environment = {**ONE_THREAD, **settings}
+    answer = run_in_child(time_conversion, what, samples, paths, str(out), launcher=launcher, environment=environment)
     return float(answer["seconds"]), float(answer["cpu"]), float(answer["peak_mib"])
 
 
@@ -167,7 +159,7 @@ def _hdf5_memory(mib: int, work: Path) -> Measurement:
             for start in range(0, points if key == "coeff" else 8, 4):  # the other variable costs the disk little
                 field[start : start + 4] = rows + start
     size = path.stat().st_size / 2**20
-    _, _, peak = _child(["convert", str(samples // 2), str(path), str(work / "v73.zarr")])
+    _, _, peak = _child("convert", samples // 2, [path], work / "v73.zarr")
     path.unlink()
     return Measurement(
         "memory, HDF5", peak, "MiB", f"peak of the process for a v7.3 file of {size:.0f} MiB", at_most=MOST_MIB
@@ -192,24 +184,20 @@ def _serial(files: list[Path], out: Path, dtype: type | None) -> None:
     np.savez_compressed(out, **content)
 
 
-def _main(what: str, samples: str, *paths: str) -> None:
+def time_conversion(what: str, samples: int, paths: list[str], to: str) -> dict[str, float] | None:
+    """What the first rank measured."""
     world = communicator()
-    files, out = [Path(path) for path in paths[:-1]], Path(paths[-1])
+    files, out = [Path(path) for path in paths], Path(to)
     world.allgather(None)
     start, start_cpu = time.perf_counter(), time.process_time()
     if what == "convert":
-        sizes = {"train_samples": int(samples), "test_samples": int(samples)}
-        convert(files, problem("darcy", stride=1, **sizes), out, world)
+        convert(files, problem("darcy", stride=1, train_samples=samples, test_samples=samples), out, world)
     else:
         _serial(files, out.with_suffix(".npz"), np.float32 if what == "serial_float32" else None)
     seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
-    status = Path("/proc/self/status").read_text(encoding="utf-8")  # not getrusage: it begins with the parent's peak
-    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
-    slowest, busiest, largest = (max(one) for one in zip(*world.allgather((seconds, cpu, peak)), strict=True))
-    if world.rank == 0:
-        shutil.rmtree(out, ignore_errors=True)
-        print(json.dumps({"seconds": slowest, "cpu": busiest, "peak_mib": largest}))
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    measured = world.allgather((seconds, cpu, peak_kib() / 1024))
+    if world.rank > 0:
+        return None
+    shutil.rmtree(out, ignore_errors=True)
+    slowest, busiest, largest = (max(one) for one in zip(*measured, strict=True))
+    return {"seconds": slowest, "cpu": busiest, "peak_mib": largest}

@@ -4,20 +4,19 @@ Euler, and on two ranks against one.
 What is timed runs in processes of its own with one thread, so that a figure is one of a core.
 """
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from geomano_hpc.bench.child import ALONE, ONE_THREAD, mpi, run_in_child
 from geomano_hpc.bench.measurement import Measurement
 from geomano_hpc.data_prep.generate import Generation, generate
 from geomano_hpc.data_prep.generators import darcy, navier_stokes
@@ -25,12 +24,6 @@ from geomano_hpc.data_prep.generators.vorticity import Solver
 from geomano_hpc.data_prep.ranks import communicator
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.progress import progress
-
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-# Open MPI: not bound to one core, which a busy machine may have given to somebody else.
-MPI_SETTINGS = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
-if os.geteuid() == 0:  # in a container
-    MPI_SETTINGS |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 Content = dict[str, Any]
 
@@ -59,7 +52,7 @@ def measure(quick: bool) -> list[Measurement]:
 
 def darcy_against_direct(n: int, rounds: int) -> Measurement:
     """Seconds for one system on one core, best of interleaved rounds; making the sparse matrix is not counted."""
-    found = _alone({"what": "darcy", "n": n, "rounds": rounds})
+    found = run_in_child(time_darcy, n, rounds, environment=ONE_THREAD)
     if not found["difference"] < 1e-8 or not found["residual"] < 1e-8:
         raise GeomanoError(f"the Darcy solver is wrong, so its speed is not reported: {found}")
     seconds = found["seconds"]
@@ -125,7 +118,7 @@ def explicit_euler(
 
 def two_ranks_against_one(generation: Generation, rounds: int, bar: bool) -> Measurement:
     """Seconds of the whole generation, assembly included, start of the interpreters excluded."""
-    mpirun = shutil.which("mpirun")
+    has_mpi = shutil.which("mpirun") is not None
     seconds: dict[int, float] = {}
     cpu: dict[int, float] = {}
     files: dict[int, bytes] = {}
@@ -134,11 +127,15 @@ def two_ranks_against_one(generation: Generation, rounds: int, bar: bool) -> Mea
             for number in (1, 2):
                 out = Path(folder) / f"{number}.h5"
                 out.unlink(missing_ok=True)
-                order = {"what": "generate", "generation": generation.__dict__, "out": str(out)}
-                if mpirun:
-                    found = _alone({**order, "workers": 1}, [mpirun, "-n", str(number)])
-                else:
-                    found = _alone({**order, "workers": number})
+                launcher, settings = mpi(number) if has_mpi else (ALONE, {})
+                found = run_in_child(
+                    time_generation,
+                    asdict(generation),
+                    str(out),
+                    1 if has_mpi else number,
+                    launcher=launcher,
+                    environment={**ONE_THREAD, **settings},
+                )
                 seconds[number] = min(found["seconds"], seconds.get(number, np.inf))
                 cpu[number] = min(found["cpu"], cpu.get(number, np.inf))
                 files[number] = out.read_bytes()
@@ -147,24 +144,13 @@ def two_ranks_against_one(generation: Generation, rounds: int, bar: bool) -> Mea
     detail = (
         f"{generation.samples} samples of {generation.grid} x {generation.grid}: {seconds[2]:.1f} s against "
         f"{seconds[1]:.1f} s (busiest rank {cpu[2]:.1f} s of CPU against {cpu[1]:.1f} s); "
-        f"{'MPI ranks' if mpirun else 'no mpirun here: worker processes'}; the same bytes"
+        f"{'MPI ranks' if has_mpi else 'no mpirun here: worker processes'}; the same bytes"
     )
     name = f"{generation.problem}: two ranks / one"
     return Measurement(name, seconds[1] / seconds[2], "x", detail, at_least=1.8 if bar else None)
 
 
-def _alone(order: Content, launcher: list[str] | None = None) -> Content:
-    """Carry out an order in a process of its own with one thread, or in several."""
-    command = [*(launcher or []), sys.executable, "-m", "geomano_hpc.bench.data.generation", json.dumps(order)]
-    environment = {**os.environ, **ONE_THREAD, **MPI_SETTINGS}
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if found.returncode:
-        last = (found.stderr.strip().splitlines() or ["?"])[-1]
-        raise GeomanoError(f"measuring the generators failed: {order['what']}: {last}")
-    return dict(json.loads(found.stdout))
-
-
-def _time_darcy(n: int, rounds: int) -> Content:
+def time_darcy(n: int, rounds: int) -> Content:
     from scipy.sparse import diags_array
     from scipy.sparse.linalg import splu, spsolve
 
@@ -199,19 +185,12 @@ def _time_darcy(n: int, rounds: int) -> Content:
     }
 
 
-def _time_generation(generation: Content, out: str, workers: int) -> Content:
+def time_generation(generation: Content, out: str, workers: int) -> Content | None:
+    """What the first rank measured."""
     world = communicator()
     world.allgather(None)  # all have started
     begin, busy = time.perf_counter(), time.process_time()
     generate(Generation(**generation), Path(out), workers, world)
     seconds = time.perf_counter() - begin
     cpu = max(world.allgather(time.process_time() - busy))
-    return {"seconds": seconds, "cpu": cpu} if world.rank == 0 else {}
-
-
-if __name__ == "__main__":
-    task = json.loads(sys.argv[1])
-    tasks: dict[str, Callable[..., Content]] = {"darcy": _time_darcy, "generate": _time_generation}
-    answer = tasks[task.pop("what")](**task)
-    if answer:
-        print(json.dumps(answer))
+    return {"seconds": seconds, "cpu": cpu} if world.rank == 0 else None

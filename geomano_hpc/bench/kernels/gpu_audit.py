@@ -6,19 +6,16 @@ alike, and traffic is linear in the number of dstates. The interpreter is chosen
 is imported, so the count runs in a process of its own.
 """
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from geomano_hpc.bench.kernels.problem import SHAPES, Shape
-from geomano_hpc.errors import GeomanoError
+from geomano_hpc.bench import recipes
+from geomano_hpc.bench.child import ONE_THREAD, run_in_child
+from geomano_hpc.bench.kernels.problem import Scan
 from geomano_hpc.progress import progress
 
-_LEARNS_R = {"darcy": False, "navier_stokes": True}  # the correction of the recipes: a fixed mask has no gradient
 _PARAMETERS = ("A", "D", "R", "bias", "weight", "dA", "dR", "dD", "dbias", "dweight")
 
 
@@ -40,17 +37,19 @@ GPUS = [
     GPU("MI300X", 5300e9, 304 * 16 * 2.1e9, 304),
 ]
 
-# The batch of the recipes, and one that fills the GPU, for which blocks of channels are as wide as registers allow.
-CASES = [("darcy", "2d", 4), ("darcy", "2d", 256), ("navier_stokes", "1d", 2), ("navier_stokes", "1d", 64)]
+
+def recipe_scans() -> dict[str, Scan]:
+    """With the batch of the recipes, and with one that fills the GPU, for which blocks of channels are as wide as
+    registers allow."""
+    scans = (scan for name in recipes.NAMES for scan in ((name, recipes.scan(name)), (name, recipes.full_scan(name))))
+    return {f"{name} {scan.kind} batch {scan.batch}": scan for name, scan in scans}
 
 
 @dataclass(frozen=True)
 class Audit:
     """The traffic of one call, and what it is at least."""
 
-    shape: str
-    kind: str
-    batch: int
+    scan: str
     part: str  # forward or backward
     block: str  # tile and channels of a program
     chunks: int  # of the traversal, the fewest of all passes; 1: nothing is read again
@@ -59,6 +58,7 @@ class Audit:
     minimum_bytes: float
     exponentials: float
     programs: int
+    x_bytes: int
 
     @property
     def ratio(self) -> float:
@@ -73,41 +73,39 @@ class Audit:
         return max(memory, exp), "memory" if memory > exp else "exp"
 
 
-def audit_kernels(cases: list[tuple[str, str, int]], show_progress: bool = False) -> list[Audit]:
-    """Count each case in Triton's interpreter, in a process of its own, two at a time."""
-    with ThreadPoolExecutor(2) as pool, progress("audit", len(cases), shown=show_progress) as advance:
+def audit_kernels(scans: Mapping[str, Scan], show_progress: bool = False) -> list[Audit]:
+    """Count each scan in Triton's interpreter, in a process of its own, two at a time."""
+    environment = {**ONE_THREAD, "TRITON_INTERPRET": "1"}
+
+    def counted(name: str) -> list[Audit]:
+        rows = run_in_child(count, name, asdict(scans[name]), environment=environment)
+        return [Audit(**row) for row in rows]
+
+    with ThreadPoolExecutor(2) as pool, progress("audit", len(scans), shown=show_progress) as advance:
         audits = []
-        for case, found in zip(cases, pool.map(_audit, cases), strict=True):
+        for name, found in zip(scans, pool.map(counted, scans), strict=True):
             audits += found
-            advance(f"{case[0]} {case[1]} batch {case[2]}")
+            advance(name)
     return audits
 
 
-def _audit(case: tuple[str, str, int]) -> list[Audit]:
-    command = [sys.executable, "-m", __name__, json.dumps(case)]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if found.returncode:
-        raise GeomanoError(f"counting the traffic failed: {(found.stderr.strip().splitlines() or ['?'])[-1]}")
-    return [Audit(**row) for row in json.loads(found.stdout)]
-
-
-def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
+def count(name: str, content: dict[str, Any]) -> list[dict[str, Any]]:
+    """The audits of a scan's forward and backward; runs where TRITON_INTERPRET is set."""
     import torch
 
     from geomano_hpc.kernels import order_set
-    from geomano_hpc.kernels.audit import traffic as triton_traffic
+    from geomano_hpc.kernels.audit import traffic
     from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
     from geomano_hpc.kernels.triton.blocks import NOMINAL_MULTIPROCESSORS, backward_blocks, forward_blocks
     from geomano_hpc.kernels.triton.plan import Plan
 
-    recipe = SHAPES[name]
-    settings = ScanSettings(order_set("paper")[:1], kind, "equation")
-    height = recipe.height if kind == "2d" else recipe.height // 8  # of a sequence, part of it says it all
-    grow = recipe.height / height
+    scan = Scan(**content)
+    settings = ScanSettings(order_set(scan.orders)[:1], scan.kind, "equation")
+    height = scan.height if scan.kind == "2d" else scan.height // 8  # of a sequence, part of it says it all
+    grow = scan.height / height
 
-    def inputs(channels: int, dstate: int, directions: int = 1, height: int = height) -> ScanInputs:
-        tensors = Shape(1, height, recipe.width, channels, dstate, recipe.rank).inputs(torch.float32)
+    def inputs(dstate: int, directions: int = 1, height: int = height) -> ScanInputs:
+        tensors = replace(scan, batch=1, height=height, dstate=dstate).inputs(torch.float32)
         whole = ScanInputs(**{key: tensor.detach() for key, tensor in tensors.items()})
         few = {key: getattr(whole, key)[..., :directions, :].contiguous() for key in ("dt", "B", "C")}
         few |= {
@@ -115,46 +113,45 @@ def _count(name: str, kind: str, batch: int) -> list[dict[str, Any]]:
         }
         return whole._replace(**few)
 
-    whole = inputs(recipe.channels, recipe.dstate, recipe.directions, recipe.height)
-    updates = batch * recipe.height * recipe.width * recipe.channels * recipe.dstate * recipe.directions
-    sizes = (batch, recipe.height, recipe.width, recipe.channels, recipe.rank, kind, NOMINAL_MULTIPROCESSORS)
+    whole = inputs(scan.dstate, scan.directions, scan.height)
+    size = (scan.batch, scan.height, scan.width, scan.channels, scan.rank)
+    sizes = (*size, scan.kind, NOMINAL_MULTIPROCESSORS, 4, scan.dstate)
     rows = []
     for part, blocks in (("forward", forward_blocks(*sizes)), ("backward", backward_blocks(*sizes))):
         backwards = part == "backward"
         small = blocks._replace(chunks=max(1, round(blocks.chunks / grow)))
         one, two = (
-            triton_traffic.count_backward(given, settings, small, _LEARNS_R[name])
+            traffic.count_backward(inputs(dstate), settings, small, scan.learnable_correction)
             if backwards
-            else triton_traffic.count_forward(given, settings, small)
-            for given in (inputs(recipe.channels, dstate) for dstate in (1, 2))
+            else traffic.count_forward(inputs(dstate), settings, small)
+            for dstate in (1, 2)
         )
         scaled = {}
         for key in two:
             # Linear in the number of dstates; the same for every sample. Directions after the first also read y or dx.
             # Programs read and write parameters, so without chunks once per sample.
             first = sum(one.get(key, (0,)))
-            bytes_all = batch * (first + (recipe.dstate - 1) * (sum(two[key]) - first))
-            directions = 2 * recipe.directions - 1 if key in ("y", "dx") else recipe.directions
+            bytes_all = scan.batch * (first + (scan.dstate - 1) * (sum(two[key]) - first))
+            directions = 2 * scan.directions - 1 if key in ("y", "dx") else scan.directions
             scaled[key] = bytes_all * directions * (1.0 if key in _PARAMETERS and blocks.chunks == 1 else grow)
         passes = _passes(Plan(whole, settings), blocks, backwards)
         chunks = min(chunks for chunks, _ in passes)
-        minimum = batch * triton_traffic.minimum_forward(whole, chunked=chunks > 1)
+        minimum = scan.batch * traffic.minimum_forward(whole, chunked=chunks > 1)
         if backwards:
-            minimum = batch * triton_traffic.minimum_backward(whole, settings, chunks > 1, _LEARNS_R[name])
+            minimum = scan.batch * traffic.minimum_backward(whole, settings, chunks > 1, scan.learnable_correction)
         rows.append(
             asdict(
                 Audit(
                     name,
-                    kind,
-                    batch,
                     part,
                     f"{blocks.tile_h} x {blocks.tile_w} x {blocks.program_channels}",
                     chunks,
-                    {key: count for key, count in scaled.items() if key not in triton_traffic.CARRIES},
-                    sum(count for key, count in scaled.items() if key in triton_traffic.CARRIES),
+                    {key: found for key, found in scaled.items() if key not in traffic.CARRIES},
+                    sum(found for key, found in scaled.items() if key in traffic.CARRIES),
                     minimum,
-                    updates * len(passes),
-                    batch * min(chunks * -(-recipe.channels // width) for chunks, width in passes),
+                    scan.updates * len(passes),
+                    scan.batch * min(chunks * -(-scan.channels // width) for chunks, width in passes),
+                    4 * scan.batch * scan.height * scan.width * scan.channels,
                 )
             )
         )
@@ -180,10 +177,9 @@ def traffic_table(audits: list[Audit]) -> list[str]:
         f"{'call':44}  {'tile x channels':15}  chunks  {'of minimum':>10}  {'carries':>8}  by tensor, in units of x"
     ]
     for audit in audits:
-        shape = SHAPES[audit.shape]
-        x = 4 * audit.batch * shape.height * shape.width * shape.channels
+        x = audit.x_bytes
         parts = ", ".join(f"{key} {count / x:.2f}" for key, count in audit.bytes_by_tensor.items() if count > 0.005 * x)
-        call = f"{audit.shape} {audit.kind} batch {audit.batch} {audit.part}"
+        call = f"{audit.scan} {audit.part}"
         lines.append(
             f"{call:44}  {audit.block:15}  {audit.chunks:6}  {audit.ratio:10.2f}  {audit.carry_bytes / x:8.2f}  {parts}"
         )
@@ -193,13 +189,9 @@ def traffic_table(audits: list[Audit]) -> list[str]:
 def roofline_table(audits: list[Audit]) -> list[str]:
     lines = [f"{'predicted time of a call':44}" + "".join(f"  {gpu.name:>16}" for gpu in GPUS)]
     for audit in audits:
-        line = f"{f'{audit.shape} {audit.kind} batch {audit.batch} {audit.part}':44}"
+        line = f"{f'{audit.scan} {audit.part}':44}"
         for gpu in GPUS:
             seconds, bound = audit.seconds(gpu)
             line += f"  {f'{seconds * 1e3:.2f} ms {bound}':>16}"
         lines.append(line)
     return lines
-
-
-if __name__ == "__main__":
-    print(json.dumps(_count(*json.loads(sys.argv[1]))))

@@ -1,55 +1,40 @@
-"""Peak memory of a scan beside its inputs and outputs, measured by the operating system in a process of its own."""
+"""Peak memory of a scan beside its inputs and outputs, in a process of its own."""
 
-import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
+from typing import Any
 
-from geomano_hpc.bench.kernels.problem import Shape
-from geomano_hpc.errors import GeomanoError
+import torch
+
+from geomano_hpc.bench.child import run_in_child
+from geomano_hpc.bench.kernels.problem import Scan, Tensors
+from geomano_hpc.bench.memory import can_start_a_new_peak, peak_kib, resident_kib, start_a_new_peak
 
 
-def extra_memory(shape: Shape, kind: str, backend: str, precision: str = "float32") -> float | None:
+def extra_memory(scan: Scan, backend: str, precision: str = "float32") -> float | None:
     """Peak of forward and backward beside inputs and outputs, as a multiple of their bytes, with activations of a
     precision. None where there is no /proc to ask."""
-    if not Path("/proc/self/clear_refs").exists():
+    if not can_start_a_new_peak():
         return None
-    command = [sys.executable, "-m", __name__, json.dumps(asdict(shape)), kind, backend, precision]
     # Large blocks come from the system and go back to it, so that none hides in memory that was freed before.
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
-    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if found.returncode:
-        raise GeomanoError(f"measuring memory of {backend} failed: {(found.stderr.strip().splitlines() or ['?'])[-1]}")
-    return float(found.stdout)
+    environment = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
+    return float(run_in_child(measure, asdict(scan), backend, precision, environment=environment))
 
 
-def _measure(shape: Shape, kind: str, backend: str, precision: str) -> float:
-    import torch
-
-    from geomano_hpc.bench.kernels.problem import forward_backward
-
-    def given(shape: Shape) -> dict[str, torch.Tensor]:
-        tensors = shape.inputs(torch.float32)
-        activations = {name: tensors[name].detach().to(getattr(torch, precision)) for name in ("x", "dt", "B", "C")}
-        return tensors | {name: tensor.requires_grad_() for name, tensor in activations.items()}
-
-    forward_backward(given(Shape(1, 2, 2, 2, 2, 2)), kind, backend)  # libraries and threads are there
-    inputs = given(shape)
-    before = kilobytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # start a new peak
-    outputs = forward_backward(inputs, kind, backend)
-    peak = kilobytes("VmHWM")
+def measure(content: dict[str, Any], backend: str, precision: str) -> float:
+    scan = Scan(**content)
+    small = replace(scan, batch=1, height=2, width=2, channels=2, dstate=2, rank=2)
+    small.forward_backward(_given(small, precision), backend)  # libraries and threads are there
+    inputs = _given(scan, precision)
+    before = resident_kib()
+    start_a_new_peak()
+    outputs = scan.forward_backward(inputs, backend)
+    peak = peak_kib()
     outputs_bytes = sum(tensor.nbytes for tensor in outputs.values())
     inputs_bytes = sum(tensor.nbytes for tensor in inputs.values())
     return ((peak - before) * 1024 - outputs_bytes) / (inputs_bytes + outputs_bytes)
 
 
-def kilobytes(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-
-if __name__ == "__main__":
-    print(_measure(Shape(**json.loads(sys.argv[1])), *sys.argv[2:]))
+def _given(scan: Scan, precision: str) -> Tensors:
+    tensors = scan.inputs(torch.float32)
+    activations = {name: tensors[name].detach().to(getattr(torch, precision)) for name in ("x", "dt", "B", "C")}
+    return tensors | {name: tensor.requires_grad_() for name, tensor in activations.items()}

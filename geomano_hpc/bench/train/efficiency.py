@@ -6,71 +6,67 @@ epoch is so many equal steps, so a few of them are timed and multiplied. Axes: B
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from geomano_hpc.atomic import write_json
-from geomano_hpc.bench.measurement import Measurement
+from geomano_hpc.bench import recipes
+from geomano_hpc.bench.measurement import Measurement, seconds_of
+from geomano_hpc.bench.record import make_record, write_record
 from geomano_hpc.bench.train import loop as train_loop
 from geomano_hpc.bench.train.bare_step import BareStep
 from geomano_hpc.bench.train.memory import step_memory
-from geomano_hpc.config import GeomanoConfig, ModelConfig, TransolverConfig, load_recipe
+from geomano_hpc.config import ModelConfig
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.models import build_model, count_parameters
+from geomano_hpc.models.transolver import TransolverConfig
 from geomano_hpc.progress import progress
 from geomano_hpc.report.published import EFFICIENCY, PUBLISHED_TRANSOLVER
 from geomano_hpc.training.engines.heap import keep_freed_memory
-from geomano_hpc.training.records.environment import hardware, package_versions
 
 TOLERANCE = 1e-3  # of a gradient, float32 against the reference scan, relative to its largest value
 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem at the size of the paper. A rollout calls the model once a frame; the optimiser steps once for all."""
+    """A problem at the size of the paper, with the optimiser's step once for all frames of a rollout."""
 
     recipe: str
-    grid: tuple[int, int]
-    in_channels: int
-    frames: int
-    batch: int
-    train_samples: int
-    test_samples: int
+    size: recipes.Size
     transolver: TransolverConfig
     train_bar: float  # ours / Transolver's
     infer_bar: float
     memory_bar: float
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "grid": list(self.grid), "transolver": self.transolver.model_dump(mode="json")}
+        size = {**asdict(self.size), "grid": list(self.size.grid)}
+        return {**self.__dict__, "size": size, "transolver": self.transolver.model_dump(mode="json")}
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Case":
-        height, width = content["grid"]
-        return Case(**{**content, "grid": (height, width), "transolver": TransolverConfig(**content["transolver"])})
+        size = recipes.Size(**{**content["size"], "grid": tuple(content["size"]["grid"])})
+        return Case(**{**content, "size": size, "transolver": TransolverConfig(**content["transolver"])})
 
 
-CASES = {
-    "darcy": Case("darcy", (85, 85), 1, 1, 4, 1000, 200, PUBLISHED_TRANSOLVER["darcy"], 0.25, 0.25, 0.4),
-    "navier_stokes": Case(
-        "navier_stokes", (64, 64), 10, 10, 2, 1000, 200, PUBLISHED_TRANSOLVER["navier_stokes"], 0.45, 0.45, 0.8
-    ),
-}
+# Ours over Transolver's: time of training, time of inference, memory.
+_BARS = {"darcy": (0.25, 0.25, 0.4), "navier_stokes": (0.45, 0.45, 0.8)}
+
+
+def cases() -> dict[str, Case]:
+    transolver = {name: TransolverConfig(**PUBLISHED_TRANSOLVER[name]) for name in recipes.NAMES}
+    return {name: Case(name, recipes.size(name), transolver[name], *_BARS[name]) for name in recipes.NAMES}
 
 
 def configurations(case: Case) -> dict[str, ModelConfig]:
-    return {"GeoMaNO": load_recipe(case.recipe).model, "Transolver": case.transolver}
+    return {"GeoMaNO": recipes.recipe(case.recipe).model, "Transolver": case.transolver}
 
 
 def step_of(case: Case, config: ModelConfig) -> BareStep:
-    weight = load_recipe(case.recipe).loss.gradient_weight
-    return BareStep.of(config, case.batch, case.grid, (case.in_channels, 1), weight)
+    weight = recipes.recipe(case.recipe).loss.gradient_weight
+    return BareStep.of(config, case.size.batch, case.size.grid, (case.size.in_channels, 1), weight)
 
 
 def bench_train(
@@ -90,31 +86,21 @@ def bench_train(
             rows += found.values()
             measurements += _ratios(problem, case, found)
     measurements += loop()
-    content = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cases": {problem: case.to_json() for problem, case in cases.items()},
-        "rounds": rounds,
-        "threads": torch.get_num_threads(),
-        "hardware": hardware(),
-        "packages": package_versions(),
-        "rows": rows,
-        "measurements": [{"part": "train", **asdict(one), "met": one.met} for one in measurements],
-    }
-    if out is not None:
-        write_json(out, content)
+    settings = {"cases": {problem: case.to_json() for problem, case in cases.items()}, "rounds": rounds}
+    content = make_record("train", settings, rows, measurements)
+    write_record(out, content)
     return content
 
 
 def _check(case: Case) -> None:
     """Our model with the scan that is timed, against the one with the reference scan, on a small grid."""
     config = configurations(case)["GeoMaNO"]
-    assert isinstance(config, GeomanoConfig)
     gradients = []
-    for backend in (config.scan_backend, "reference"):
+    for backend in (config.backend(), "reference"):
         small = config.model_copy(update={"scan_backend": backend, "depth": 1})
         torch.manual_seed(0)
-        model = build_model(small, case.in_channels, 1, (9, 7))
-        model(torch.randn(1, 9, 7, case.in_channels)).square().sum().backward()
+        model = build_model(small, case.size.in_channels, 1, (9, 7))
+        model(torch.randn(1, 9, 7, case.size.in_channels)).square().sum().backward()
         gradients.append({name: one.grad for name, one in model.named_parameters()})
     for name, expected in gradients[1].items():
         found = gradients[0][name]
@@ -132,19 +118,20 @@ def _rows(problem: str, case: Case, rounds: int, advance: Callable[[str], None])
     for _ in range(rounds):
         for name, step in steps.items():
             for part, work in (("train", step.train), ("update", step.update), ("infer", step.infer)):
-                best[name][part] = min(best[name][part], _time(work))
+                best[name][part] = min(best[name][part], seconds_of(work))
         advance(problem)
     rows = {}
     for name, config in models.items():
         times = best[name]
-        batches, test_batches = case.train_samples / case.batch, case.test_samples / case.batch
+        size = case.size
+        batches, test_batches = size.train_samples / size.batch, size.test_samples / size.batch
         published = EFFICIENCY[problem][name]
         rows[name] = {
             "problem": problem,
             "model": name,
             "parameters": count_parameters(steps[name].model),
-            "train_s": batches * (case.frames * times["train"] + times["update"]),
-            "infer_s": test_batches * case.frames * times["infer"],
+            "train_s": batches * (size.frames * times["train"] + times["update"]),
+            "infer_s": test_batches * size.frames * times["infer"],
             "memory_mib": step_memory(case.to_json(), name),
             "published_train_s": published["train"][0],
             "published_infer_s": published["infer"][0],
@@ -161,15 +148,9 @@ def _ratios(problem: str, case: Case, rows: dict[str, dict[str, Any]]) -> list[M
     for part, bar in parts:
         ours, other = (rows[name][part] for name in ("GeoMaNO", "Transolver"))
         paper = [EFFICIENCY[problem][name][published[part]][0] for name in ("GeoMaNO", "Transolver")]
-        detail = f"GeoMaNO over Transolver, batch {case.batch}; the paper's GPU: {paper[0] / paper[1]:.2f}"
+        detail = f"GeoMaNO over Transolver, batch {case.size.batch}; the paper's GPU: {paper[0] / paper[1]:.2f}"
         found.append(Measurement(f"{problem} {published[part]}", ours / other, "x", detail, at_most=bar))
     return found
-
-
-def _time(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
 
 
 def efficiency_table(content: dict[str, Any]) -> list[str]:

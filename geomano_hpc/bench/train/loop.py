@@ -1,13 +1,11 @@
 """What the training loop adds to a bare forward, backward and step, how long it waits for data, and two ranks over one.
 
-Each training runs in processes of its own, as `python -m geomano_hpc.bench.train.loop`, with one thread a rank. Bare
+Each training runs in processes of its own, with one thread a rank. Bare
 steps are taken between those of the loop, so that a busy machine is so for both.
 """
 
-import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,11 +15,13 @@ from typing import Any
 
 import torch
 
+from geomano_hpc.bench.child import ALONE, ONE_THREAD, run_in_child
 from geomano_hpc.bench.measurement import Measurement
 from geomano_hpc.bench.train.bare_step import BareStep
 from geomano_hpc.config import GenerateConfig, Recipe, load_recipe
 from geomano_hpc.data import Batch, GlobalBatch, ensure_store
 from geomano_hpc.errors import GeomanoError
+from geomano_hpc.launchers import read_ranks
 from geomano_hpc.training.records.run_folder import RunFolder
 from geomano_hpc.training.steps import Steps, Taken
 
@@ -59,13 +59,11 @@ def _recipe(folder: Path, depth: int, steps: int, grid: int) -> Recipe:
 
 
 def _train(recipe: str, folder: Path, ranks: int) -> dict[str, float]:
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    command = [sys.executable, *launcher, "-m", __name__, recipe, str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise GeomanoError(f"training with {ranks} ranks failed: {done.stderr.strip()[-500:]}")
-    found: dict[str, float] = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
+    ranked = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+    launcher = ranked if ranks > 1 else ALONE
+    found: dict[str, float] = run_in_child(
+        timed_training, recipe, str(folder), launcher=launcher, environment=ONE_THREAD
+    )
     return found
 
 
@@ -79,10 +77,11 @@ def _bare_step(steps: Steps) -> BareStep:
     return bare
 
 
-def _main(recipe: str, path: str) -> None:
+def timed_training(recipe: str, path: str) -> dict[str, float] | None:
+    """What the first rank measured."""
     from geomano_hpc.training.loop import train
 
-    world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), os.environ.get("RANK", "0")
+    ranks = read_ranks(os.environ)
     times: list[dict[str, float]] = []
     bare: list[BareStep] = []
     take = Steps.take
@@ -91,7 +90,7 @@ def _main(recipe: str, path: str) -> None:
         started = time.perf_counter()
         taken = take(self, batch, loaded)
         ended = time.perf_counter()
-        if world_size == 1:  # ranks would disturb each other
+        if ranks.world_size == 1:  # ranks would disturb each other
             bare[:] = bare or [_bare_step(self)]
             started_bare = time.perf_counter()
             bare[0].train()
@@ -105,8 +104,7 @@ def _main(recipe: str, path: str) -> None:
     Steps.take = timed  # type: ignore[method-assign]
     folder = RunFolder(Path(path))
     train(Recipe.model_validate_json(recipe), folder)
-    if rank == "0":
-        folder.path.joinpath("timing.json").write_text(json.dumps(_summary(times, folder.metrics()[-1])))
+    return _summary(times, folder.metrics()[-1]) if ranks.is_main else None
 
 
 def _summary(times: list[dict[str, float]], line: dict[str, Any]) -> dict[str, float]:
@@ -119,7 +117,3 @@ def _summary(times: list[dict[str, float]], line: dict[str, Any]) -> dict[str, f
         "data_wait": float(line["data_wait_share"]),
         "loss": float(line["train_loss"]),
     }
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

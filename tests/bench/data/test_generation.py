@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from geomano_hpc.bench.data import generation as data_generation
+from geomano_hpc.bench.data import generation
 from geomano_hpc.bench.data.generation import (
     darcy_against_direct,
     measure,
@@ -24,7 +24,7 @@ def test_darcy_is_compared_with_the_best_direct_solver() -> None:
 
 def test_wrong_darcy_solver_gets_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = {"seconds": {"ours": 1.0, "spsolve": 9.0}, "difference": 1e-3, "residual": 1e-9}
-    monkeypatch.setattr(data_generation, "_alone", lambda _: answer)
+    monkeypatch.setattr(generation, "run_in_child", lambda *_, **__: answer)
     with pytest.raises(GeomanoError, match="its speed is not reported"):
         darcy_against_direct(41, rounds=1)
 
@@ -42,6 +42,7 @@ def test_schemes_that_disagree_are_not_measured() -> None:
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", None])
+@pytest.mark.ranks
 def test_two_ranks_are_timed_where_they_make_the_same_file(
     launcher: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,19 +57,13 @@ def test_two_ranks_are_timed_where_they_make_the_same_file(
 
 
 def test_ranks_that_make_another_file_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pretend(order: dict[str, str], launcher: list[str] | None = None) -> dict[str, float]:
-        Path(order["out"]).write_text(str(launcher or order["workers"]), encoding="utf-8")
+    def pretend(_: object, content: object, out: str, workers: int, **named: object) -> dict[str, float]:
+        Path(out).write_text(f"{workers} {named['launcher']}", encoding="utf-8")
         return {"seconds": 1.0, "cpu": 1.0}
 
-    monkeypatch.setattr(data_generation, "_alone", pretend)
+    monkeypatch.setattr(generation, "run_in_child", pretend)
     with pytest.raises(GeomanoError, match="another darcy file than one"):
         two_ranks_against_one(Generation("darcy", 8, 12), rounds=1, bar=False)
-
-
-def test_failure_of_a_process_is_told() -> None:
-    order = {"what": "generate", "generation": {"problem": "heat", "samples": 1, "grid": 9}, "out": "x", "workers": 1}
-    with pytest.raises(GeomanoError, match=r"measuring the generators failed: generate: .*not known"):
-        data_generation._alone(order)
 
 
 @pytest.mark.parametrize(("cores", "figures"), [(1, 2), (2, 4)])
@@ -76,6 +71,6 @@ def test_scaling_is_measured_only_where_there_are_two_cores(
     cores: int, figures: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("darcy_against_direct", "navier_stokes_against_euler", "two_ranks_against_one"):
-        monkeypatch.setattr(data_generation, name, lambda *_, **__: Measurement("", 1.0, "x", ""))
+        monkeypatch.setattr(generation, name, lambda *_, **__: Measurement("", 1.0, "x", ""))
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     assert len(measure(quick=True)) == figures

@@ -5,17 +5,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from geomano_hpc.bench.train import efficiency as train
-from geomano_hpc.bench.train import loop as train_loop
-from geomano_hpc.bench.train.efficiency import CASES, Case, bench_train, efficiency_table
-from geomano_hpc.config import TransolverConfig
+from geomano_hpc.bench.train import efficiency, loop
+from geomano_hpc.bench.train.efficiency import Case, bench_train, cases, efficiency_table
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.kernels import geo_scan
 from geomano_hpc.models.parts import geomamba
+from geomano_hpc.models.transolver import TransolverConfig
 
-TINY = replace(CASES["darcy"], grid=(32, 33), batch=4, transolver=TransolverConfig(depth=1, embedding=16, slices=4))
+CASES = cases()
+TINY = replace(
+    CASES["darcy"],
+    size=replace(CASES["darcy"].size, grid=(32, 33)),
+    transolver=TransolverConfig(depth=1, embedding=16, slices=4),
+)
 
 
+@pytest.mark.slow
 def test_models_are_timed_in_turns_and_the_table_has_the_papers_numbers_beside(tmp_path: Path) -> None:
     out = tmp_path / "train.json"
     content = bench_train({"darcy": TINY}, rounds=1, out=out, loop=list)
@@ -34,11 +39,11 @@ def test_models_are_timed_in_turns_and_the_table_has_the_papers_numbers_beside(t
 def test_cases_are_the_papers_configurations() -> None:
     for case in CASES.values():
         assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
-        models = train.configurations(case)
+        models = efficiency.configurations(case)
         assert models["GeoMaNO"].name == "geomano"
-    assert sum(one.numel() for one in train.step_of(CASES["darcy"], CASES["darcy"].transolver).model.parameters()) == (
-        2_826_945
-    )
+    assert sum(
+        one.numel() for one in efficiency.step_of(CASES["darcy"], CASES["darcy"].transolver).model.parameters()
+    ) == (2_826_945)
 
 
 def test_model_with_a_wrong_scan_gets_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,8 +57,10 @@ def test_model_with_a_wrong_scan_gets_no_time(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "train.json").exists()
 
 
+@pytest.mark.ranks
+@pytest.mark.slow(30)
 def test_loop_is_timed_against_bare_steps_and_two_ranks_against_one() -> None:
-    measured = {one.name: one for one in train_loop.measure(depth=1, steps=4, grid=8)}
+    measured = {one.name: one for one in loop.measure(depth=1, steps=4, grid=8)}
     assert measured["loop over bare steps"].value > 0
     assert 0 <= measured["waiting for data"].value < 100
     assert measured["two ranks over one"].value > 0

@@ -1,0 +1,72 @@
+"""The sizes of the paper's recipes, for benchmarks, audits and compile tests. Nobody else writes them down.
+
+Model, batch, kind and correction come from the recipe, the channels and the rank from the model that it builds, frames,
+samples and stride from what the package knows of the problem.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+
+from geomano_hpc.bench.kernels.problem import Scan
+from geomano_hpc.config import Recipe, load_recipe
+from geomano_hpc.data_prep.problems import PROBLEMS
+from geomano_hpc.models import build_model
+from geomano_hpc.models.geomano import GeomanoConfig
+from geomano_hpc.models.parts.geomamba import GeoMambaKernel
+
+# The recipes that the paper reports, and a side of the grid in the published files.
+_POINTS = {"darcy": 421, "navier_stokes": 64}
+NAMES = tuple(_POINTS)
+
+# A batch that gives every multiprocessor of a GPU a program without cutting the traversal.
+FULL_BATCH = {"darcy": 256, "navier_stokes": 64}
+
+
+@dataclass(frozen=True)
+class Size:
+    """A problem as its recipe trains it. A rollout calls the model once a frame."""
+
+    grid: tuple[int, int]
+    in_channels: int
+    frames: int
+    batch: int
+    train_samples: int
+    test_samples: int
+
+
+@lru_cache
+def recipe(name: str) -> Recipe:
+    return load_recipe(name)
+
+
+@lru_cache
+def size(name: str) -> Size:
+    problem = PROBLEMS[name]
+    side = -(-_POINTS[name] // problem.stride)
+    return Size(
+        (side, side),
+        problem.input_frames or 1,
+        problem.target_frames or 1,
+        recipe(name).training.batch_size,
+        problem.train_samples,
+        problem.test_samples,
+    )
+
+
+@lru_cache
+def scan(name: str) -> Scan:
+    """The scan of a layer, with the batch of the recipe."""
+    config, found = recipe(name).model, size(name)
+    assert isinstance(config, GeomanoConfig)
+    assert config.correction_form == "equation"
+    with torch.device("meta"):
+        model = build_model(config, found.in_channels, 1, found.grid)
+    kernel = next(module for module in model.modules() if isinstance(module, GeoMambaKernel))
+    _, channels, rank = kernel.dt_weight.shape
+    return Scan(found.batch, *found.grid, channels, kernel.dstate, rank, kernel.kind, config.orders, config.correction)
+
+
+def full_scan(name: str) -> Scan:
+    return replace(scan(name), batch=FULL_BATCH[name])
