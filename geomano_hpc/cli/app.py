@@ -1,17 +1,24 @@
-"""Entry point of the `geomano` command: the commands, and one-line errors with exit codes 0, 1, 2 and 75."""
+"""Entry point of the `geomano` command: the commands, and one-line errors with exit codes 0, 1, 2, 75 and 130."""
 
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 import typer
 
 from geomano_hpc import __version__
-from geomano_hpc.cli import bench, data, doctor, report, runs, study, train
-from geomano_hpc.errors import GeomanoError, PreemptedError
+from geomano_hpc.cli import bench, data, doctor, export, report, runs, study, train
+from geomano_hpc.errors import GeomanoError, InterruptedRunError, PreemptedError
+from geomano_hpc.launchers import speaks_for_all
+from geomano_hpc.progress import be_quiet
+
+_ANYWHERE = ("--debug", "--quiet", "-q")  # in the line
+INTERRUPTED = InterruptedRunError.exit_code  # also what typer returns for Ctrl-C
 
 app = typer.Typer(
     name="geomano",
@@ -22,12 +29,13 @@ app = typer.Typer(
     help="Train GeoMaNO, the Geometric Mamba Neural Operator, on this machine or on a cluster.",
     epilog="Try it: geomano train darcy_smoke makes its own data and trains in about a minute on a CPU. "
     "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 75 stopped by a signal with everything saved: "
-    "start it again.",
+    "start it again, 130 stopped by Ctrl-C.",
 )
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("eval")(train.evaluate)
 app.command("predict")(train.predict)
+app.command("export")(export.export)
 app.command("launch")(study.launch)
 app.command("status")(runs.status)
 app.command("retry")(runs.retry)
@@ -48,6 +56,9 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+    quiet: bool = typer.Option(
+        False, "--quiet", "-q", help="Only warnings, errors and the result. May stand anywhere in the line."
+    ),
     debug: bool = typer.Option(
         False, "--debug", help="Show the traceback of an error. May stand anywhere in the line."
     ),
@@ -62,18 +73,41 @@ class _StderrHandler(logging.Handler):
         print(self.format(record), file=sys.stderr, flush=True)
 
 
+class _CtrlC:
+    """Raises KeyboardInterrupt as Python does, and remembers it: a library that is just being imported may swallow it
+    and break later, in a way that says nothing."""
+
+    def __init__(self) -> None:
+        self.came = False
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is signal.default_int_handler or isinstance(handler, _CtrlC):  # in the background it is ignored
+            signal.signal(signal.SIGINT, self)
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words or bool(os.environ.get("GEOMANO_DEBUG"))
     # The deepspeed launcher puts --local_rank=N in front of what it was given; the environment says the same.
-    words = [word for word in words if word != "--debug" and not word.startswith("--local_rank=")]
+    quiet = "--quiet" in words or "-q" in words or bool(os.environ.get("GEOMANO_QUIET"))
+    words = [word for word in words if word not in _ANYWHERE and not word.startswith("--local_rank=")]
+    be_quiet(quiet)
     logger = logging.getLogger("geomano_hpc")
     if not logger.handlers:
         logger.addHandler(_StderrHandler())
         logger.setLevel(logging.INFO)
+    for handler in logger.handlers:
+        if isinstance(handler, _StderrHandler):  # the log of a run gets every line
+            handler.setLevel(logging.WARNING if quiet else logging.INFO)
+    ctrl_c = _CtrlC()
     try:
         exit_code = app(words, prog_name="geomano", standalone_mode=False)
     except PreemptedError as error:
+        if isinstance(error, InterruptedRunError):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it may come once more, from the launcher of the ranks
         if error.rank:  # rank 0 speaks for all
             sys.exit(error.exit_code)
         _fail(str(error), error.exit_code, debug)
@@ -82,10 +116,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's own: an unknown option, a missing argument
             _wrong_usage(error, debug)
+        if ctrl_c.came:
+            _interrupted()
         _fail(f"{type(error).__name__}: {error} (not expected: --debug shows where)", 1, debug)
-    if exit_code == 130:  # typer's code for Ctrl-C
-        _fail("interrupted; what was finished is kept", 1, debug=False)
+    if exit_code == INTERRUPTED:
+        _interrupted()
     sys.exit(exit_code if isinstance(exit_code, int) else 0)
+
+
+def _interrupted() -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it may come once more, from the launcher of the ranks
+    if not speaks_for_all(os.environ):
+        sys.exit(INTERRUPTED)
+    _fail("interrupted; what was finished is kept", INTERRUPTED, debug=False)
 
 
 def _wrong_usage(error: Any, debug: bool) -> NoReturn:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from geomano_hpc.cli.cluster import Cluster, NodeCount, Profile, RankCount, handed_to_cluster
+from geomano_hpc.cli.output import Json, note, print_json, stdout_for
 from geomano_hpc.errors import DataError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, convert and check data.")
@@ -65,10 +66,10 @@ def generate(
     with abort_all(world):
         transforms = None
         if device is not None:
-            from geomano_hpc.data.torch_fft import TorchTransforms
+            from geomano_hpc.data.torch_fft import TorchFft
 
-            transforms = TorchTransforms(device, world.rank)
-            typer.echo(f"rank {world.rank}: solving in batches with torch on {transforms.device}", err=True)
+            transforms = TorchFft(device, world.rank)
+            note(f"rank {world.rank}: solving in batches with torch on {transforms.device}")
         library = transforms.name if transforms else "scipy"
         made = make(
             Generation(problem, samples, grid, seed, viscosity, solve_grid, library), out, workers, world, transforms
@@ -112,7 +113,7 @@ def convert(
 ) -> None:
     """Convert raw fields into a chunked, sharded Zarr store with statistics, splits and checksums.
 
-    Killed and started again, it goes on where it was. docs/store.md says what is read from each format.
+    Killed and started again, it goes on where it was. docs/converting.md says what is read from each format.
 
     \b
     Examples:
@@ -179,18 +180,30 @@ def info(
         Path | None, typer.Option(help="PNG file for a picture of a few samples [beside the store: NAME.png].")
     ] = None,
     no_picture: Annotated[bool, typer.Option("--no-picture", help="Print the card only.")] = False,
+    json_: Json = False,
 ) -> None:
     """Show what a store holds and where it came from, and draw a few of its samples.
+
+    With --json a picture is drawn only where --picture asks for it.
 
     \b
     Examples:
       geomano data info data/darcy.zarr
       geomano data info data/darcy.zarr --picture darcy.png
+      geomano data info data/darcy.zarr --json
     """
+    from geomano_hpc.data_prep.card import describe, draw, facts
+
+    if json_:
+        drawn = None if no_picture else picture
+        with stdout_for(json_):
+            found = facts(store)
+            if drawn:
+                draw(store, drawn)
+        print_json({**found, "picture": drawn})
+        return
     from rich.console import Console
     from rich.table import Table
-
-    from geomano_hpc.data_prep.card import describe, draw
 
     table = Table(show_header=False)
     table.add_column(no_wrap=True)

@@ -1,38 +1,67 @@
 """geomano doctor"""
 
+import contextlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import typer
 
+from geomano_hpc.cli.output import Json, print_json, stdout_for
 
-def doctor() -> None:
+
+def doctor(json_: Json = False) -> None:
     """Show what this machine offers: GPUs, scan backends and why one is missing, MPI, Slurm, versions.
 
     Exit code 0 if training can run here, 1 if not.
 
     \b
-    Example:
+    Examples:
       geomano doctor
+      geomano doctor --json
     """
-    typer.echo(f"{'python':16} {platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores")
-    can_train = True
+    if not json_:
+        typer.echo(f"{'python':16} {platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores")
+    checks = []
     for name, check, needed in _CHECKS:
-        try:
-            lines = check()
-            good = True
-        except Exception as error:
-            lines, good = [f"not available: {' '.join(str(error).split())}"], False
+        with stdout_for(json_):
+            try:
+                lines = check()
+                good = True
+            except Exception as error:
+                lines, good = [f"not available: {' '.join(str(error).split())}"], False
+        checks.append({"name": name, "ok": good, "needed": needed, "lines": lines})
         mark = "ok" if good else ("MISSING" if needed else "-")
-        for number, line in enumerate(lines):
+        for number, line in enumerate(() if json_ else lines):
             typer.echo(f"{name if number == 0 else '':16} {mark if number == 0 else '':8}{line}")
-        can_train = can_train and (good or not needed)
+    can_train = all(check["ok"] or not check["needed"] for check in checks)
+    if json_:
+        print_json({"can_train": can_train, **_machine(), "checks": checks})
+        raise typer.Exit(0 if can_train else 1)
     typer.echo("training can run here" if can_train else "training cannot run here: see the lines marked MISSING")
     raise typer.Exit(0 if can_train else 1)
+
+
+def _machine() -> dict[str, Any]:
+    from geomano_hpc.training.records.environment import package_versions
+
+    found: dict[str, Any] = {"gpus": [], "scan_backend": None}
+    with stdout_for(True), contextlib.suppress(Exception):  # the checks say what is wrong
+        from geomano_hpc.kernels import choose_backend
+
+        found["scan_backend"] = choose_backend("auto")
+        found["gpus"] = _gpus()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "packages": package_versions(),
+        **found,
+    }
 
 
 def _versions() -> list[str]:
@@ -63,15 +92,15 @@ def _training_step() -> list[str]:
     """One step of a tiny model in the real engine, so that the answer is shown and not guessed."""
     import torch
 
-    from geomano_hpc.config import GeomanoConfig, TrainingConfig
-    from geomano_hpc.models import build_model
+    from geomano_hpc.config import TrainingConfig
+    from geomano_hpc.models import GeoMaNO
     from geomano_hpc.training.distributed.ranks import Ranks
     from geomano_hpc.training.distributed.world import join
     from geomano_hpc.training.engines.engine import start_engine
 
     alone = Ranks(0, 1, 0)
     join(alone)
-    model = build_model(GeomanoConfig(depth=1, embedding=8, dstate=2), in_channels=1, out_channels=1)
+    model = GeoMaNO(in_channels=1, out_channels=1, depth=1, embedding=8, dstate=2)
     engine = start_engine(model, TrainingConfig(), total_steps=2, ranks=alone)
     engine.backward(engine.network(torch.randn(1, 4, 4, 1, device=engine.device)).square().sum(), last=True)
     engine.step()

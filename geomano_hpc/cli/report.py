@@ -1,10 +1,11 @@
 """geomano report"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from geomano_hpc.cli.output import Json, note, print_json, stdout_for
 from geomano_hpc.cli.study import RUNS, Runs, find_study
 from geomano_hpc.errors import ConfigError
 
@@ -28,6 +29,7 @@ def report(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the files [report/ in the study's folder].")] = None,
     figures: Annotated[bool, typer.Option(help="Draw curves and predictions too.")] = True,
+    json_: Json = False,
 ) -> None:
     """Print the tables of a study, what was measured beside what the paper prints, and write them with pictures.
 
@@ -38,6 +40,7 @@ def report(
       geomano report demo
       geomano report darcy_main navier_stokes_main --out paper --format latex
       geomano report depth --table scalability --format html
+      geomano report demo --no-figures --json
     """
     from typing import get_args
 
@@ -46,13 +49,18 @@ def report(
 
     if format_ not in FORMATS:
         raise ConfigError(f"--format {format_!r} is not known; choose one of {', '.join(FORMATS)}")
+    if json_ and format_ != "terminal":
+        raise ConfigError(f"--json and --format {format_} print different things; choose one")
     known: tuple[TableName, ...] = get_args(TableName)
     for name in table or []:
         if name not in known:
             raise ConfigError(f"--table {name!r} is not known; choose one of {', '.join(known)}")
     chosen = [name for name in known if name in (table or [])]
-    done = write_report([find_study(study, runs) for study in studies], out, chosen, figures)
-    if format_ == "terminal":
+    with stdout_for(json_):
+        done = write_report([find_study(study, runs) for study in studies], out, chosen, figures)
+    if json_:
+        print_json(_object(done))
+    elif format_ == "terminal":
         _print(done)
     elif format_ == "html":
         page = next(file for file in done.files if file.suffix == ".html")
@@ -62,7 +70,23 @@ def report(
         text = next(file for file in done.files if file.suffix == suffix).read_text(encoding="utf-8")
         typer.echo(text, nl=False)
     for file in done.files:
-        typer.echo(f"wrote {file}", err=True)
+        note(f"wrote {file}")
+
+
+def _object(done: "Report") -> dict[str, Any]:
+    tables = [
+        {
+            "name": table.name,
+            "title": table.title,
+            "columns": table.columns,
+            "rows": [
+                [{"text": cell.text, "value": cell.value, "best": cell.best} for cell in row] for row in table.rows
+            ],
+            "notes": table.notes,
+        }
+        for table in done.tables
+    ]
+    return {"title": done.title, "about": done.about, "facts": done.facts, "tables": tables, "files": done.files}
 
 
 def _print(done: "Report") -> None:
@@ -89,5 +113,5 @@ def _print(done: "Report") -> None:
             cells = [escape(row[index].text) for index in filled]
             shown.add_row(*(f"[bold]{c}[/]" if row[i].best else c for i, c in zip(filled, cells, strict=True)))
         console.print(shown)
-        for note in table.notes:
-            console.print(note, markup=False, highlight=False, style="dim")
+        for line in table.notes:
+            console.print(line, markup=False, highlight=False, style="dim")

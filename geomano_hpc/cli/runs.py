@@ -1,5 +1,6 @@
 """geomano status | retry | cancel | logs: the runs of a study after its launch"""
 
+import contextlib
 import time
 from collections import Counter
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from geomano_hpc.cli.output import Json, note, print_json
 from geomano_hpc.cli.study import RUNS, Folder, Runs, find_study, tell_outcome
 from geomano_hpc.errors import ConfigError, GeomanoError
 
@@ -26,22 +28,31 @@ def status(
         bool, typer.Option("--watch", "-w", help="Keep the table up to date until all have ended.")
     ] = False,
     every: Annotated[float, typer.Option(min=0.1, help="With --watch: seconds between looks.")] = 2.0,
+    json_: Json = False,
 ) -> None:
     """Show how far each run of a study is: epoch, time left, loss; and of a failed one why, and where its log is.
+
+    With --watch, --json prints an object on a line of its own for each look.
 
     \b
     Examples:
       geomano status demo
       geomano status demo --watch
       geomano status darcy_ablation --state failed
+      geomano status demo --json
     """
     from rich.console import Console
 
-    from geomano_hpc.launch.status import STATES, study_status
+    from geomano_hpc.launch.status import study_status
+    from geomano_hpc.training.records.run_state import STATES
 
     if state is not None and state not in STATES:
         raise ConfigError(f"--state {state!r} is not known; choose one of {', '.join(STATES)}")
     folder = find_study(study, runs)
+    if json_:
+        with _until_ctrl_c(watch):
+            _print_objects(folder, state, every if watch else None)
+        return
 
     def shown(limit: int | None = None) -> Any:
         found = study_status(folder)
@@ -53,20 +64,61 @@ def status(
         return
     from rich.live import Live
 
-    with Live(console=console, auto_refresh=False) as live:
+    with _until_ctrl_c(), Live(console=console, auto_refresh=False) as live:
         while True:
             table, found = shown(max(3, console.height - 8) if console.is_terminal else None)
             live.update(table, refresh=True)
-            if not any(run.state in ("running", "queued") for run in found):
+            if not _goes_on(found):
                 return
             time.sleep(every)
+
+
+def _until_ctrl_c(watch: bool = True) -> contextlib.AbstractContextManager[None]:
+    """Ctrl-C is the way to end what would go on."""
+    return contextlib.suppress(KeyboardInterrupt) if watch else contextlib.nullcontext()
+
+
+def _goes_on(runs: "list[RunStatus]") -> bool:
+    from geomano_hpc.training.records.run_state import ACTIVE
+
+    return any(run.state in ACTIVE for run in runs)
+
+
+def _print_objects(folder: Path, state: str | None, every: float | None) -> None:
+    """The status as JSON: once, or every so many seconds until all have ended."""
+    from geomano_hpc.launch.status import study_status
+    from geomano_hpc.training.records.run_state import STATES
+
+    while True:
+        found = study_status(folder)
+        counts = Counter(run.state for run in found)
+        rows = [
+            {
+                "name": run.name,
+                "state": run.state,
+                "epoch": run.epoch,
+                "epochs": run.epochs,
+                "seconds_left": run.seconds_left,
+                "train_loss": run.train_loss,
+                "test_rel_l2": run.test_rel_l2,
+                "note": run.note,
+                "log": run.log,
+            }
+            for run in found
+            if state in (None, run.state)
+        ]
+        content = {"study": folder, "counts": {word: counts[word] for word in STATES}, "runs": rows}
+        print_json(content, one_line=every is not None)
+        if every is None or not _goes_on(found):
+            return
+        time.sleep(every)
 
 
 def _table(folder: Path, everything: "list[RunStatus]", chosen: "list[RunStatus]", limit: int | None) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    from geomano_hpc.launch.status import STATES
+    from geomano_hpc.training.records.run_state import STATES
 
     counts = Counter(run.state for run in everything)
     summary = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
@@ -167,23 +219,22 @@ def logs(
     from geomano_hpc.launch.logs import last_lines, log_files, size_of
     from geomano_hpc.launch.status import run_status
     from geomano_hpc.training.records.run_folder import RunFolder
+    from geomano_hpc.training.records.run_state import ACTIVE
 
     folder = RunFolder(find_run(run, runs))
-    own = folder.logs / "train.log"
+    own = folder.log_file
     said = size_of(own)  # what is added from now on is followed, so that no line gets lost between the two
     files = log_files(folder)
     if not files and not follow:
         raise GeomanoError(f"{folder.path}: no log yet; the run is {run_status(folder).state}")
     if files:
-        typer.echo(f"{files[0]}:", err=True)
+        note(f"{files[0]}:")
         typer.echo("\n".join(last_lines(files[0], lines, end=said if follow and files[0] == own else None)))
     if follow:
-        over = lambda: run_status(folder).state not in ("running", "queued")  # noqa: E731
-        try:
+        over = lambda: run_status(folder).state not in ACTIVE  # noqa: E731
+        with _until_ctrl_c():
             for text in follow_file(own, said, over):
                 typer.echo(text, nl=False)
-        except KeyboardInterrupt:  # the way to end it
-            return
 
 
 def match_runs(study: Path, named: list[str]) -> list[str]:
@@ -201,11 +252,13 @@ def match_runs(study: Path, named: list[str]) -> list[str]:
 
 
 def find_run(name: str, runs: Path) -> Path:
+    from geomano_hpc.training.records.run_folder import RunFolder
+
     for folder in (Path(name), runs / name):
-        if (folder / "config.yaml").is_file():
+        if RunFolder(folder).is_run:
             return folder
     study, _, beginning = name.rstrip("/").rpartition("/")
-    found = sorted(file.parent for file in runs.glob(f"{study or '*'}/*/config.yaml"))
+    found = sorted(folder for folder in runs.glob(f"{study or '*'}/*") if RunFolder(folder).is_run)
     matches = [run for run in found if run.name.startswith(beginning)]
     if len(matches) == 1:
         return matches[0]

@@ -35,6 +35,11 @@ def find_study(name: str, runs: Path) -> Path:
     raise ConfigError(f"no study {name!r} under {runs}; there {'are: ' + found if found else 'are none yet'}")
 
 
+def _grid_is_of_points(given: list[str] | None) -> None:
+    if given:
+        raise ConfigError(f"launch has no --grid, which is the points of a field: write --vary {given[0]}")
+
+
 def launch(
     study: Annotated[
         str, typer.Argument(help="A shipped study, a study file, or a recipe.", autocompletion=_study_completions)
@@ -42,14 +47,20 @@ def launch(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Use the seeds 0 to N-1 [those of the study; 5 for a recipe].")
     ] = None,
-    grid: Annotated[
+    vary: Annotated[
         list[str] | None, typer.Option(help="Vary a key, such as model.depth=2,4,8; may be repeated.")
+    ] = None,
+    _grid: Annotated[
+        list[str] | None, typer.Option("--grid", hidden=True, is_eager=True, callback=_grid_is_of_points)
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change one key for all runs.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the study's folder [the study's own].")] = None,
     runs: Runs = RUNS,
     cluster: Annotated[str, typer.Option(help="local (this machine) or slurm")] = "local",
-    at_once: Annotated[int | None, typer.Option(min=1, help="Runs at the same time [local 2, slurm 16].")] = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at the same time [local: one for each GPU, 2 without GPUs; slurm 16]."),
+    ] = None,
     profile: Profile = None,
     partition: Annotated[str | None, typer.Option(help="Slurm partition [the profile's].")] = None,
     account: Annotated[str | None, typer.Option(help="Slurm account [the profile's].")] = None,
@@ -69,13 +80,15 @@ def launch(
 ) -> None:
     """Start a study: every run of it that is not finished yet. Two launches at once never start a run twice.
 
+    Ctrl-C stops the runs of a local launch, which save their state; the same command goes on with them.
+
     Shipped studies: darcy_main, darcy_ablation, navier_stokes_main, navier_stokes_ablation, scale_depth, scale_dstate,
     scale_embedding, efficiency, each with a _smoke version for a CPU; demo, demo_tiny. Your own is a YAML file.
 
     \b
     Examples:
       geomano launch darcy_smoke --seeds 5
-      geomano launch darcy --grid model.depth=2,4,8 --name depth
+      geomano launch darcy --vary model.depth=2,4,8 --name depth
       geomano launch darcy_main --cluster slurm --profile a100 --dry-run
     """
     from geomano_hpc.launch import load_study, plan, with_overrides
@@ -83,27 +96,30 @@ def launch(
 
     if cluster not in CLUSTERS:
         raise ConfigError(f"--cluster {cluster!r} is not known; choose one of {', '.join(CLUSTERS)}")
-    chosen = with_overrides(load_study(study), set_ or [], grid or [], seeds, name)
+    chosen = with_overrides(load_study(study), set_ or [], vary or [], seeds, name)
     planned = plan(chosen)
     folder = runs / chosen.name
     options = {"partition": partition, "account": account, "nodes": nodes, "gpus": gpus, "cpus": cpus}
     options |= {"memory_gb": memory_gb, "time": minutes and str(minutes), "at_once": at_once}
     resources = load_profile(profile, options)
     if dry_run:
-        _describe(planned, folder, cluster, chosen.name, resources)
+        _describe(planned, folder, cluster, chosen.name, resources, at_once)
     elif cluster == "slurm":
         from geomano_hpc.launch.run import submit_to_slurm
 
         outcome = submit_to_slurm(chosen, planned, folder, resources, report_after)
         tell_outcome(outcome, len(planned), folder, cluster)
     else:
+        from geomano_hpc.launch.machine import runs_at_once
         from geomano_hpc.launch.run import run_here
 
-        tell_outcome(run_here(chosen, planned, folder, at_once or 2), len(planned), folder, cluster)
+        tell_outcome(run_here(chosen, planned, folder, at_once or runs_at_once()), len(planned), folder, cluster)
 
 
 def tell_outcome(outcome: "Outcome", planned: int, folder: Path, cluster: str) -> None:
     """What a launch did, and what to do next."""
+    from geomano_hpc.launch.manifest import report_folder
+
     known = [f"{outcome.finished_before} were finished before"] if outcome.finished_before else []
     known += [f"{len(outcome.active_before)} are running or queued already"] if outcome.active_before else []
     known += [f"{len(outcome.left)} were cancelled or taken over meanwhile"] if outcome.left else []
@@ -112,7 +128,7 @@ def tell_outcome(outcome: "Outcome", planned: int, folder: Path, cluster: str) -
         typer.echo(f"submitted {len(outcome.started) - len(outcome.left)} of {planned} runs{before}: {folder}")
         typer.echo(f"see them with: geomano status {folder.name} --runs {folder.parent}")
         if outcome.report_follows:
-            typer.echo(f"the report will be in {folder / 'report'} when all have ended")
+            typer.echo(f"the report will be in {report_folder(folder)} when all have ended")
         return
     done = len(outcome.started) - len(outcome.failed) - len(outcome.left)
     typer.echo(f"finished {done} of {planned} runs{before}: {folder}")
@@ -123,7 +139,16 @@ def tell_outcome(outcome: "Outcome", planned: int, folder: Path, cluster: str) -
         raise GeomanoError("; ".join(shown))
 
 
-def _describe(planned: "list[PlannedRun]", folder: Path, cluster: str, name: str, profile: "ClusterProfile") -> None:
+def _describe(
+    planned: "list[PlannedRun]",
+    folder: Path,
+    cluster: str,
+    name: str,
+    profile: "ClusterProfile",
+    at_once: int | None,
+) -> None:
+    from geomano_hpc.launch.machine import runs_at_once, visible_gpus
+    from geomano_hpc.launch.manifest import jobs_folder
     from geomano_hpc.report.estimate import estimate
     from geomano_hpc.slurm import SlurmJobs, sbatch_text, snapshot_path
     from geomano_hpc.training.records.run_folder import RunFolder
@@ -135,9 +160,13 @@ def _describe(planned: "list[PlannedRun]", folder: Path, cluster: str, name: str
     typer.echo("")
     for line in estimate(to_run, folder, profile if cluster == "slurm" else None):
         typer.echo(line)
+    if cluster == "local":
+        gpus = len(visible_gpus())
+        shared = f"{gpus} GPU{'s' * (gpus > 1)}, one for each run" if gpus else "no GPU: they share the cores"
+        typer.echo(f"{at_once or runs_at_once()} at the same time on this machine ({shared})")
     if cluster == "slurm" and to_run:
         typer.echo("")
-        jobs = folder.resolve() / "jobs"
+        jobs = jobs_folder(folder.resolve())
         typer.echo(sbatch_text(jobs, SlurmJobs.training(name, profile, snapshot_path(jobs)), len(to_run)), nl=False)
 
 

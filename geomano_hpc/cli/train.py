@@ -1,10 +1,14 @@
 """geomano train, geomano eval, geomano predict"""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from geomano_hpc.cli.output import Json, print_json, stdout_for
+from geomano_hpc.errors import ConfigError
 
 Overrides = Annotated[
     list[str] | None,
@@ -18,6 +22,11 @@ def recipe_completions() -> list[str]:
     return recipe_names()
 
 
+def _profile_is_of_clusters(given: bool) -> None:
+    if given:
+        raise ConfigError("train has no --profile: --trace shows where the time goes; launch --profile names a cluster")
+
+
 def train(
     recipe: Annotated[str, typer.Argument(help="A shipped recipe or a YAML file.", autocompletion=recipe_completions)],
     set_: Overrides = None,
@@ -27,9 +36,12 @@ def train(
     print_model: Annotated[
         bool, typer.Option("--print-model", help="Print the model's parameters and FLOPs by part and stop.")
     ] = False,
-    profile: Annotated[
+    trace: Annotated[
         bool,
-        typer.Option("--profile", help="Profile a few steps, print where their time goes, write a trace, and stop."),
+        typer.Option("--trace", help="Trace a few steps: print where their time goes, write a trace, and stop."),
+    ] = False,
+    _profile: Annotated[
+        bool, typer.Option("--profile", hidden=True, is_eager=True, callback=_profile_is_of_clusters)
     ] = False,
     shape: Annotated[
         tuple[int, int, int] | None,
@@ -40,17 +52,19 @@ def train(
 ) -> None:
     """Train one run. Started again, it goes on from its newest checkpoint; a finished run is not repeated.
 
-    SIGTERM or SIGUSR2 on any rank saves the state at the next step and ends with exit code 75: start it again.
+    Ctrl-C, SIGTERM or SIGUSR2 on any rank saves the state at the next step, and the same command goes on from there.
+    The exit code is 130 after Ctrl-C, else 75.
 
     Shipped recipes: darcy, navier_stokes (the paper's), darcy_best (ours), darcy_smoke, navier_stokes_smoke (a minute
-    on a CPU). --set model.name=transolver (or fno, uno) trains a baseline in the same recipe.
+    on a CPU). --set model.name=transolver (or fno, uno) trains a baseline in the same recipe,
+    --set model.name=mypackage.nets:MyNet a model of your own.
 
     \b
     Examples:
       geomano train darcy_smoke
       geomano train darcy --set model.depth=4 --set training.epochs=50
       geomano train darcy --print-model --shape 85 85 1
-      geomano train darcy_smoke --profile
+      geomano train darcy_smoke --trace
       torchrun --nproc-per-node 4 -m geomano_hpc train darcy --set training.zero=1
       deepspeed --num_gpus 4 --module geomano_hpc train darcy
       srun --ntasks 4 geomano train darcy
@@ -70,18 +84,18 @@ def train(
         for line in part_table(count_by_part(resolved.model, in_channels, out_channels, (height, width))):
             typer.echo(line)
         return
-    from geomano_hpc.launch.study import run_name
-    from geomano_hpc.training import loop
+    from geomano_hpc.api import training
     from geomano_hpc.training.distributed.ranks import read_ranks
-    from geomano_hpc.training.records.run_folder import RunFolder
 
-    folder = RunFolder(out or runs / resolved.name / run_name({}, resolved))
-    if profile:
-        loop.profile(resolved, folder, typer.echo)
+    if trace:
+        from geomano_hpc.training import traced
+        from geomano_hpc.training.records.run_folder import RunFolder
+
+        traced.trace(resolved, RunFolder(training.run_folder(resolved, out, runs)), typer.echo)
         return
-    result = loop.train(resolved, folder)
+    result = training.train(resolved, out=out, runs=runs)
     if read_ranks(os.environ).is_main:
-        typer.echo(f"test rel-L2 {result['rel_l2']:.5f} after {result['epochs']} epochs: {folder.path}")
+        typer.echo(f"test rel-L2 {result.rel_l2:.5f} after {result.epochs} epochs: {result.folder}")
 
 
 def evaluate(
@@ -92,6 +106,7 @@ def evaluate(
         typer.Option(min=3, help="Points a side to evaluate at: from the store, or from the raw file beside it."),
     ] = None,
     best: Annotated[bool, typer.Option("--best", help="The weights of the smallest test error, not the last.")] = False,
+    json_: Json = False,
 ) -> None:
     """Evaluate a trained run on the test split: relative L2 error in physical units, per frame too for a rollout.
 
@@ -102,6 +117,7 @@ def evaluate(
     Examples:
       geomano eval runs/darcy_smoke/seed-0_1a2b3c4d
       geomano eval runs/darcy_smoke/seed-0_1a2b3c4d --resolution 85
+      geomano eval runs/darcy_smoke/seed-0_1a2b3c4d --json
       torchrun --nproc-per-node 4 -m geomano_hpc eval runs/navier_stokes/seed-0_1a2b3c4d
     """
     from geomano_hpc.training.distributed.ranks import read_ranks
@@ -112,13 +128,19 @@ def evaluate(
     from geomano_hpc.training.records.run_folder import RunFolder
 
     folder, ranks = RunFolder(run), read_ranks(os.environ)
-    join(ranks)
-    model, task = load_trained(folder, store, resolution, best)
-    device = pick_device(ranks)
-    judged = evaluate_split(model.to(device), task, folder.recipe().training.batch_size, device, ranks)
+    with stdout_for(json_):
+        join(ranks)
+        model, task = load_trained(folder, store, resolution, best)
+        device = pick_device(ranks)
+        judged = evaluate_split(model.to(device), task, folder.recipe().training.batch_size, device, ranks)
     if not ranks.is_main:
         return
-    where = f"{store or folder.recipe().data.store}, {' x '.join(map(str, task.split.grid))} points"
+    data, grid = store or folder.recipe().data.store, task.split.grid
+    if json_:
+        facts = {"run": run, "weights": "best" if best else "last", "store": data, "grid": grid}
+        print_json({**facts, **asdict(judged)})
+        return
+    where = f"{data}, {' x '.join(map(str, grid))} points"
     typer.echo(f"test rel-L2 {judged.rel_l2:.5f} on {judged.samples} samples of {where}")
     for frame, error in enumerate(judged.rel_l2_by_frame or [], start=1):
         typer.echo(f"  frame {frame:2d} rel-L2 {error:.5f}")
@@ -135,6 +157,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="The .npy file to write [INPUT with _prediction].")] = None,
     frames: Annotated[int | None, typer.Option(min=1, help="Frames of a rollout [as many as were trained].")] = None,
     best: Annotated[bool, typer.Option("--best", help="The weights of the smallest test error, not the last.")] = False,
+    json_: Json = False,
 ) -> None:
     """Predict from fields of your own, in physical units: a .npy file in, a .npy file out.
 
@@ -149,5 +172,10 @@ def predict(
     from geomano_hpc.training.records.run_folder import RunFolder
 
     target = out or input_.with_name(f"{input_.stem}_prediction.npy")
-    shape = predict_file(RunFolder(run), input_, target, frames, best)
+    with stdout_for(json_):
+        shape = predict_file(RunFolder(run), input_, target, frames, best)
+    if json_:
+        weights = "best" if best else "last"
+        print_json({"run": run, "weights": weights, "input": input_, "output": target, "shape": shape})
+        return
     typer.echo(f"wrote {target}: {' x '.join(map(str, shape))}")

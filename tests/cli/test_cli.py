@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from geomano_hpc.cli.app import main
-from geomano_hpc.config import Recipe, recipe_names, to_yaml
+from geomano_hpc.config import Recipe, load_recipe, recipe_names, to_yaml
 from geomano_hpc.slurm.testbed.configuration import unused_ports
+from geomano_hpc.training.records.run_folder import RunFolder
 
 GROUPS = ("", "data", "bench")
 COMMANDS = [
@@ -25,6 +27,7 @@ COMMANDS = [
     "train",
     "eval",
     "predict",
+    "export",
     "launch",
     "status",
     "retry",
@@ -39,8 +42,10 @@ COMMANDS = [
 
 
 @pytest.fixture(autouse=True)
-def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the command changes it, and ends with its process
 
 
 def geomano(*arguments: str) -> int:
@@ -74,10 +79,13 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
         (("bench", "accuracy", "--problem", "heat"), 2, "error: unknown problem 'heat'; choose from darcy"),
         (("bench", "accuracy", "--set", "model.depth=2"), 2, "model.depth: the benchmark chooses the models"),
         (("train", "darcy", "--print-model"), 1, "the grid is not known; give it with --shape H W C"),
+        (("train", "darcy_smoke", "--profile"), 2, "error: train has no --profile: --trace shows where the time goes"),
+        (("train", "darcy_smoke", "--profile", "a100"), 2, "launch --profile names a cluster"),
         (("eval", "nowhere"), 2, "error: nowhere: not a run folder"),
         (("launch", "darcy", "--cluster", "pbs", "--dry-run"), 2, "--cluster 'pbs' is not known"),
         (("launch", "nothing"), 2, "error: no study, recipe or file 'nothing'"),
-        (("launch", "darcy", "--grid", "model.depth"), 2, "write it as key=value,value"),
+        (("launch", "darcy", "--vary", "model.depth"), 2, "write it as key=value,value"),
+        (("launch", "darcy", "--grid", "model.depth=2,4"), 2, "write --vary model.depth=2,4"),
         (("launch", "darcy_smoke", "--cluster", "slurm"), 2, "no sbatch on this machine"),
         (("status", "nothing"), 2, "error: no study 'nothing' under runs; there are none yet"),
         (("status", "nothing", "--state", "lost"), 2, "--state 'lost' is not known; choose one of running"),
@@ -107,7 +115,33 @@ def test_errors_are_one_line_that_says_what_to_do(
     assert message in shown
     assert "Traceback" not in shown
     assert len([line for line in shown.splitlines() if line.startswith("error: ")]) == 1
-    assert not Path("data").exists()
+    assert list(Path.cwd().iterdir()) == []  # neither data nor an empty run folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (("data.store={folder}/missing.zarr",), "missing.zarr: no such store"),
+        (("data.train_samples=99",), "data.train_samples is 99"),
+        (("model.scan_backend=triton",), "'triton' is not available"),
+    ],
+)
+def test_failed_start_leaves_no_run_folder_but_keeps_what_was_there(
+    changes: tuple[str, ...], message: str, tiny_recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("tiny.yaml").write_text(to_yaml(tiny_recipe))
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("of the user")
+    words = [word for change in changes for word in ("--set", change.format(folder=tmp_path))]
+    for out in ("runs/deep/run", "mine", "mine/run"):
+        assert geomano("train", "tiny.yaml", *words, "--out", out) == 1
+        assert message in capsys.readouterr().err
+    assert sorted(str(path) for path in Path().rglob("*")) == ["mine", "mine/notes.txt", "tiny.yaml"]
+    run = RunFolder(Path("planned"))
+    run.write_recipe(load_recipe("tiny.yaml", [change.format(folder=tmp_path) for change in changes]))
+    assert geomano("train", "tiny.yaml", *words, "--out", "planned") == 1
+    assert run.config_file.is_file()
+    assert message in run.log_file.read_text()
 
 
 def test_traceback_only_with_debug(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,8 +162,21 @@ def test_interrupt_is_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         raise KeyboardInterrupt
 
     monkeypatch.setattr("geomano_hpc.data_prep.card.describe", interrupted)
-    assert geomano("data", "info", "x") == 1
-    assert capsys.readouterr().err.strip().endswith("error: interrupted; what was finished is kept")
+    assert geomano("data", "info", "x") == 130
+    assert capsys.readouterr().err == "error: interrupted; what was finished is kept\n"
+
+
+def test_interrupt_that_a_library_swallowed_and_broke_over_is_still_an_interrupt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Path) -> None:
+        with contextlib.suppress(KeyboardInterrupt):  # as numpy's import inside of torch's
+            os.kill(os.getpid(), signal.SIGINT)
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr("geomano_hpc.data_prep.card.describe", broken)
+    assert geomano("data", "info", "x") == 130
+    assert capsys.readouterr().err == "error: interrupted; what was finished is kept\n"
 
 
 def test_help_and_import_load_nothing_heavy() -> None:
@@ -189,7 +236,7 @@ def test_doctor_fails_where_training_cannot_run(
 
 
 def test_dry_run_shows_runs_and_submission_file_and_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--seeds", "2", "--grid", "model.depth=2,4", "--cluster", "slurm", "--partition", "gpu", "--dry-run")
+    arguments = ("--seeds", "2", "--vary", "model.depth=2,4", "--cluster", "slurm", "--partition", "gpu", "--dry-run")
     assert geomano("launch", "darcy", *arguments) == 0
     shown = capsys.readouterr().out
     assert shown.count("to run") == 4
@@ -198,6 +245,7 @@ def test_dry_run_shows_runs_and_submission_file_and_starts_nothing(capsys: pytes
     assert list(Path.cwd().iterdir()) == []
 
 
+@pytest.mark.slow(30)
 def test_whole_chain_by_commands(tiny_recipe: Recipe, darcy_raw: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ("--problem", "darcy", "--train", "10", "--test", "4", "--stride", "2")
     assert geomano("data", "convert", str(darcy_raw), *sizes, "--out", "data/tiny.zarr") == 0
@@ -234,7 +282,7 @@ def test_whole_chain_by_commands(tiny_recipe: Recipe, darcy_raw: Path, capsys: p
     assert geomano("eval", str(run), "--resolution", "17") == 1
     assert "name it with --store" in capsys.readouterr().err
     assert "- 2 of 2 runs are done" in table
-    for form, beginning in (("html", "file:///"), ("csv", "table,row,name"), ("latex", "% mine"), ("terminal", "mine")):
+    for form, beginning in (("html", "file:///"), ("csv", "study,run,"), ("latex", "% mine"), ("terminal", "mine")):
         assert geomano("report", "mine", "--no-figures", "--format", form) == 0
         assert capsys.readouterr().out.startswith(beginning)
     assert geomano("bench", "kernels", "--size", "4", "4", "3", "2", "--repeats", "1", "--out", "bench.json") == 0

@@ -1,6 +1,8 @@
 """What a user sees of runs that failed, wait or train."""
 
 import json
+import os
+import signal
 import stat
 from pathlib import Path
 
@@ -56,6 +58,23 @@ def test_status_shows_each_state_with_what_belongs_to_it(capsys: pytest.CaptureF
 )
 def test_durations_in_words(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_ctrl_c_is_the_way_to_end_a_watch(
+    form: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (waiting,) = write_study(Study(name="s", recipe="darcy", seeds=[0]), Path("runs/s"), pending={0: ""})
+
+    def interrupt(_: float) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("geomano_hpc.cli.runs.time.sleep", interrupt)
+    with Claim(Path("runs/s"), [waiting]):
+        assert geomano("status", "s", "--watch", *form) == 0
+    shown = capsys.readouterr()
+    assert waiting in shown.out
+    assert shown.err == ""
 
 
 def test_cancel_of_a_run_on_slurm_calls_scancel_with_its_job(
