@@ -1,4 +1,4 @@
-# make demo: from nothing to a table and pictures.   make test: every check that CI runs.
+# make demo: from nothing to a table and pictures.   make check: what is quick.   make test: every check that CI runs.
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_DIR ?= demo
@@ -9,9 +9,15 @@ GEOMANO := cd $(DEMO_DIR) && $(BIN)/geomano
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # The extra [baselines] without what FNO and U-NO never import: neuraloperator asks for wandb and its thirty packages.
 BASELINES := neuraloperator tensorly tensorly-torch opt_einsum requests urllib3 idna certifi charset-normalizer
+# The extras [wandb] and [mlflow] without what their offline modes never import.
+LOGGERS := wandb xxhash opentelemetry-exporter-otlp-proto-http opentelemetry-exporter-otlp-proto-common \
+  opentelemetry-exporter-otlp-common opentelemetry-exporter-http-transport googleapis-common-protos \
+  opentelemetry-api opentelemetry-sdk opentelemetry-semantic-conventions opentelemetry-proto \
+  mlflow-skinny anyio cachetools databricks-sdk fastapi gitdb GitPython importlib_metadata python-dotenv smmap sqlparse \
+  starlette zipp
 PARTS := data_prep kernels launch slurm
 
-.PHONY: demo test install install-dev system-packages view lint types imports unit-tests wheel clean
+.PHONY: demo check test install install-dev system-packages view lint types imports unit-tests quick-tests docs wheel clean
 
 demo: install
 	@mkdir -p $(DEMO_DIR)
@@ -25,11 +31,13 @@ demo: install
 	@echo "Next, after 'source $(VENV)/bin/activate && cd $(DEMO_DIR)':"
 	@printf '  %-66s %s\n' \
 	  'geomano monitor $(DEMO_SIZE)' 'the curves in TensorBoard' \
-	  'geomano launch darcy_smoke --grid model.depth=1,2,4 --name depth' 'a sweep over the depth' \
+	  'geomano launch darcy_smoke --vary model.depth=1,2,4 --name depth' 'a sweep over the depth' \
 	  'geomano train navier_stokes_smoke' 'a time-dependent problem' \
 	  'geomano -h' 'everything else'
 
 test: install-dev system-packages lint types imports unit-tests
+# What takes no more than two minutes: before a commit that is worth a push.
+check: install-dev lint types imports quick-tests
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -44,8 +52,8 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP_INSTALL) --editable ".[dev,fast-io]"
-	$(PIP_INSTALL) --no-deps $(BASELINES)
+	$(PIP_INSTALL) --editable ".[dev,docs,fast-io,onnx]"
+	$(PIP_INSTALL) --no-deps $(BASELINES) $(LOGGERS)
 	@touch $@
 
 # The Triton kernels are tested with the release of constraints.txt and with a newer one, beside it.
@@ -67,10 +75,11 @@ system-packages:
 	else echo "No right to install $(SYSTEM_PACKAGES): tests that need what is missing will not run"; fi
 
 # One folder in which every part stands where it is imported from, for tools that read files.
+VIEW ?= build/view
 view:
-	@rm -rf build/view && mkdir -p build/view/geomano_hpc
-	@ln -s $(CURDIR)/geomano_hpc/* build/view/geomano_hpc/
-	@ln -s $(addprefix $(CURDIR)/,$(PARTS)) build/view/geomano_hpc/
+	@rm -rf $(VIEW) && mkdir -p $(VIEW)/geomano_hpc
+	@ln -s $(CURDIR)/geomano_hpc/* $(VIEW)/geomano_hpc/
+	@ln -s $(addprefix $(CURDIR)/,$(PARTS)) $(VIEW)/geomano_hpc/
 
 lint:
 	$(BIN)/ruff check .
@@ -78,16 +87,25 @@ lint:
 
 types: view
 	cd build/view && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache -p geomano_hpc
-	MYPYPATH=build/view $(BIN)/mypy tests
+	MYPYPATH=build/view $(BIN)/mypy tests docs/hooks
 
 imports: view
 	cd build/view && PYTHONPATH=. $(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-cache
 
-# Side by side, each with one thread, and one more than there are cores: tests on Slurm mostly wait.
-WORKERS := $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4)))
+# Side by side, each with one thread, and one more than there are cores: the worker with the tests on Slurm mostly waits.
+CORES := $(shell nproc)
+WORKERS := $(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4)))
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadgroup
 unit-tests: $(NEWER_TRITON)
-	OMP_NUM_THREADS=1 GEOMANO_NEWER_TRITON=$(NEWER_TRITON) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
-	  --cov --cov-report=term --durations=15
+	GEOMANO_NEWER_TRITON=$(NEWER_TRITON) $(PYTEST) -n $(WORKERS) --cov --cov-report=term --durations=15
+
+quick-tests:
+	$(PYTEST) -n $(CORES) -m "not slow"
+
+# The site, in build/site. A dead link, an example that fails or any other warning is an error (but not with --quiet).
+docs: install-dev view
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "The site: file://$(CURDIR)/build/site/index.html"
 
 wheel: install-dev
 	$(BIN)/python -m build --wheel --outdir dist .

@@ -4,9 +4,11 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from xdist.scheduler import LoadScopeScheduling
 
 from geomano_hpc.config import Recipe, load_recipe
 from geomano_hpc.data_prep.convert import convert
@@ -15,6 +17,52 @@ from geomano_hpc.data_prep.problems import problem
 
 # A suite in the background is told to ignore Ctrl-C and would pass that on to what the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Markers of tests that `make check` leaves out; pyproject.toml says what each means.
+NOT_QUICK = ("slurm", "ranks", "compile", "interpreter", "browser")
+COMPILATIONS = "tests/kernels/test_triton_compile.py"  # those for one GPU go to one worker
+# Files whose tests go to one worker in a run of all: they share what there is once.
+TOGETHER = {
+    "tests/slurm/test_cluster.py": "testbed",
+    "tests/slurm/test_testbed.py": "testbed",
+    "tests/test_site.py": "site",
+}
+GIVEN = {"testbed": "slurm", "ranks": "ranks"}  # the marker of whatever uses a fixture
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What is not quick is `slow`, too."""
+    for fixture in getattr(item, "fixturenames", ()):
+        if fixture in GIVEN:
+            item.add_marker(GIVEN[fixture])
+    if any(item.get_closest_marker(name) for name in NOT_QUICK):
+        item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """From the longest to the shortest, so that the workers end together."""
+    items.sort(key=_seconds, reverse=True)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Of our own: the groups of xdist 3.8 (--dist loadgroup) have no effect with pytest 9.2, since it writes them into
+    a field of the tests that is no longer read."""
+    return _Together(config, log)
+
+
+class _Together(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, name = nodeid.partition("::")
+        if file == COMPILATIONS:
+            return name.rpartition(", ")[2]  # the GPU
+        return TOGETHER.get(file, nodeid)
+
+
+def _seconds(item: pytest.Item) -> float:
+    """Roughly, as the test says it itself: @pytest.mark.slow(60)."""
+    said = [mark.args[0] for mark in item.iter_markers("slow") if mark.args]
+    return max(said) if said else float(item.get_closest_marker("slow") is not None)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +102,7 @@ def navier_stokes_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny_recipe(darcy_store: Path) -> Recipe:
-    """A run of a second: three batches an epoch, the last of them smaller."""
+    """A run of a fraction of a second: three batches an epoch, the last of them smaller; pictures would take longer."""
     return load_recipe(
         "darcy_smoke",
         [
@@ -64,5 +112,6 @@ def tiny_recipe(darcy_store: Path) -> Recipe:
             "model.embedding=8",
             "model.dstate=2",
             "training.epochs=3",
+            "training.figures_every=0",
         ],
     )

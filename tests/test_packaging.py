@@ -71,6 +71,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
+@pytest.mark.slow
 def test_wheel_holds_every_module_and_nothing_beside_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     modules = {module_of(name) for name in names if name.endswith(".py")}
@@ -90,6 +91,7 @@ def test_wheel_holds_every_module_and_nothing_beside_the_package(wheel: Path) ->
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+@pytest.mark.slow
 def test_wheel_trains_in_another_environment_from_another_folder(wheel: Path, tmp_path: Path) -> None:
     """Only the package is installed there; its dependencies are lent by path, without the editable install."""
     environment = tmp_path / "venv"
@@ -131,6 +133,7 @@ def test_view_shows_every_module_where_it_is_imported_from() -> None:
 
 
 @pytest.mark.parametrize("part", ["data_prep", "kernels", "launch", "slurm", "geomano_hpc/training"])
+@pytest.mark.slow
 def test_type_checker_really_reads_every_part(part: str, tmp_path: Path) -> None:
     """A type error planted in a copy of the tree is found in each part."""
     copy_tree(tmp_path)

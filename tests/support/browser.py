@@ -46,6 +46,7 @@ class Page:
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._to, self._from, self._rest, self._number = to_browser, from_browser, b"", 0
         self._session: str | None = None
+        self.events: list[dict[str, Any]] = []  # what the browser reported by itself, of the domains that are enabled
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
 
@@ -61,6 +62,8 @@ class Page:
                 if "error" in answer:
                     raise RuntimeError(answer["error"]["message"])
                 return dict(answer["result"])
+            if "method" in answer:
+                self.events.append(answer)
 
     def _message(self) -> bytes:
         while b"\0" not in self._rest:
