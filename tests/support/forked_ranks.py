@@ -1,7 +1,8 @@
-"""Ranks as real processes without the seconds that an import of torch takes: forks of one process that has done that.
+"""Ranks as real processes without the seconds that an import of torch takes: forks of processes that have done that.
 
-The process that forks computes nothing and starts no threads. Its ranks run `geomano train`, have no launcher that
-would end them, and are reached by their process ids.
+The processes that fork compute nothing and start no threads. Their ranks run `geomano train`, have no launcher that
+would end them, and are reached by their process ids. Two ranks come from two processes that hash words differently, as
+those of a launcher do: what follows the order of a set differs between them.
 """
 
 import json
@@ -13,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -22,24 +23,12 @@ from geomano_hpc.slurm.testbed.configuration import unused_ports
 from geomano_hpc.training.records.run_folder import RunFolder
 
 DEADLINE = 300.0  # for a busy machine; a run takes a second or two
+HASH_SEEDS = ("0", "1")  # they order the set {"exp_avg", "exp_avg_sq"} differently, for one
 
 
-class Rank:
-    def __init__(self, farm: "Farm", pid: int, output: Path) -> None:
-        self._farm, self.pid, self.output = farm, pid, output
+class Parent:
+    """A process that forks ranks."""
 
-    def kill(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    def wait(self) -> int:
-        """The exit code, negative for a signal."""
-        return int(self._farm.ask(wait=self.pid)["code"])
-
-    def said(self) -> str:
-        return self.output.read_text()
-
-
-class Farm:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
@@ -50,6 +39,26 @@ class Farm:
         print(json.dumps(question), file=stdin, flush=True)
         return dict(json.loads(stdout.readline()))
 
+
+class Rank:
+    def __init__(self, parent: Parent, pid: int, output: Path) -> None:
+        self._parent, self.pid, self.output = parent, pid, output
+
+    def kill(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """The exit code, negative for a signal."""
+        return int(self._parent.ask(wait=self.pid)["code"])
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+
+class Farm:
+    def __init__(self, parents: Sequence[Parent]) -> None:
+        self._parents = parents
+
     def run(self, arguments: Sequence[str], said: Path, ranks: int = 2) -> list[Rank]:
         """`geomano <arguments>` on so many ranks; what they say goes to <said>.rank<n>."""
         (port,) = unused_ports(1)
@@ -58,8 +67,9 @@ class Farm:
         for rank in range(ranks):
             names = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), **meeting}
             output = said.with_name(f"{said.name}.rank{rank}")
-            answer = self.ask(fork=list(arguments), environment=names, output=str(output), folder=str(said.parent))
-            started.append(Rank(self, answer["pid"], output))
+            parent = self._parents[rank % len(self._parents)]
+            answer = parent.ask(fork=list(arguments), environment=names, output=str(output), folder=str(said.parent))
+            started.append(Rank(parent, answer["pid"], output))
         return started
 
     def start(self, recipe: Recipe, folder: Path, ranks: int = 2) -> list[Rank]:
@@ -86,7 +96,13 @@ class Farm:
 
 @contextmanager
 def farm() -> Iterator[Farm]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with ExitStack() as ending:
+        yield Farm([ending.enter_context(_parent(seed)) for seed in HASH_SEEDS])
+
+
+@contextmanager
+def _parent(hash_seed: str) -> Iterator[Parent]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": hash_seed}
     with subprocess.Popen(
         [sys.executable, __file__],
         env=environment,
@@ -96,9 +112,9 @@ def farm() -> Iterator[Farm]:
         start_new_session=True,
     ) as process:
         try:
-            yield Farm(process)
+            yield Parent(process)
         finally:
-            Farm(process).ask(end=True)
+            Parent(process).ask(end=True)
             process.wait()
 
 

@@ -9,6 +9,6 @@ from tests.support.forked_ranks import Farm, farm
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Farm]:
-    """One process that has imported everything, for all tests that start ranks."""
+    """Processes that have imported everything, for all tests that start ranks."""
     with farm() as started:
         yield started

@@ -103,6 +103,23 @@ def test_world_size_may_change_between_starts(ranks: Farm, tiny_recipe: Recipe, 
         assert curve(folder)[-1] == pytest.approx(curve(whole)[-1], rel=1e-5)
 
 
+@pytest.mark.slow(20)
+def test_runs_that_go_on_twice_are_bit_equal_to_undisturbed_ones(
+    ranks: Farm, tiny_recipe: Recipe, tmp_path: Path
+) -> None:
+    """A state that was loaded is gathered again: what one rank calls a moment must be the same on the other."""
+    base = changed(tiny_recipe, epochs=4, log_every=1, keep_checkpoints=99, checkpoint_steps=4)
+    for zero in (1, 3):  # 2 gathers as 1 does
+        recipe = changed(base, zero=zero)
+        folder = ranks.train(recipe, tmp_path / f"zero{zero}")
+        losses, weights = step_losses(folder), folder.weights_file.read_bytes()
+        for step in (4, 8):
+            back_to(step, folder)
+            ranks.train(recipe, folder.path)
+        assert step_losses(folder) == losses
+        assert folder.weights_file.read_bytes() == weights
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_other_launchers_start_the_ranks_too(launcher: str, tiny_recipe: Recipe, tmp_path: Path) -> None:
     recipe = changed(tiny_recipe, epochs=1, engine="torch")

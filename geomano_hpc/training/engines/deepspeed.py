@@ -82,7 +82,7 @@ class DeepSpeedEngine(Engine):
         parts = of_each_number({"": flat})
         states = {}
         for name, parameter in self._parameters().items():
-            whole = {key: self._safe.safe_get_full_optimizer_state(parameter, key) for key in flat if key in parts}
+            whole = {key: self._safe.safe_get_full_optimizer_state(parameter, key) for key in parts}
             states[name] = {**whole, **{key: deepcopy(value) for key, value in flat.items() if key not in parts}}
         moments, numbers = parted(states)
         record = {"optimizer": numbers, "schedule": self.schedule.record(), "loss_scale": {}}
@@ -106,7 +106,7 @@ class DeepSpeedEngine(Engine):
             if self._zero < 3:
                 zero._lazy_init_hp_params_optimizer_state()  # so that parameters know where their moments are
             for name, parameter in self._parameters().items():
-                for key in sorted(parts & states[name].keys()):
+                for key in (key for key in parts if key in states[name]):
                     self._set_moment(parameter, states[name][key].to(self.device), key)
         self.schedule.restore(state.record["schedule"])
 

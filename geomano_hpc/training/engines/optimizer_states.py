@@ -29,7 +29,11 @@ def joined(state: EngineState) -> States:
     return states
 
 
-def of_each_number(states: States) -> set[str]:
-    """The states that hold a number for each number of a parameter; the others, such as steps, are one for all."""
+def of_each_number(states: States) -> list[str]:
+    """The states that hold a number for each number of a parameter; the others, such as steps, are one for all.
+
+    In alphabetical order, never that of a set or of a state that was loaded: ranks gather them one after the other, and
+    must all mean the same one.
+    """
     every = (item for kept in states.values() for item in kept.items())
-    return {key for key, value in every if isinstance(value, torch.Tensor) and value.ndim}
+    return sorted({key for key, value in every if isinstance(value, torch.Tensor) and value.ndim})
