@@ -48,13 +48,19 @@ def export_run(
     """Write the file; returns its card, which is in the file, too."""
     if kind not in FORMATS:
         raise ConfigError(f"{out}: format is {kind!r}; choose {' or '.join(FORMATS)}")
-    if batch != "dynamic" and (not isinstance(batch, int) or batch < 1):
+    if batch != "dynamic" and (not isinstance(batch, int) or isinstance(batch, bool) or batch < 1):
         raise ConfigError(f"export: batch is {batch!r}, expected 'dynamic' or a number from 1 on")
     if any_grid and predictor.tied_to_grid:
         raise ConfigError(f"export: {predictor.tied_to_grid} is tied to the grid of its training; leave any grid out")
     if kind == "onnx":
         _check_onnx(predictor)
-    steps = predictor.channels(steps or 1) if predictor.is_rollout else predictor.channels(steps)
+        if any_grid and batch == 1:
+            raise ConfigError(
+                "export: torch's exporter to ONNX mixes up one sample and a free grid; give batch='dynamic' "
+                "(--batch dynamic), which takes one sample too"
+            )
+    steps = predictor.channels(1 if steps is None and predictor.is_rollout else steps)
+    torch._dynamo.reset()  # what was exported before in this process must not decide what can be exported now
     exported = ExportedRun(_on_cpu(predictor, kind), predictor.task, steps).requires_grad_(False).eval()
     H, W = predictor.alone.grid
     example = torch.zeros(2 if batch == "dynamic" else batch, H, W, predictor.alone.in_channels)

@@ -76,6 +76,8 @@ def test_an_archive_tells_nothing_of_the_machine_that_wrote_it(archive: Path, tm
 def test_a_rollout_exports_the_next_frame_or_as_many_as_asked(home: Path, tmp_path: Path) -> None:
     run = gm.load(home / "runs" / "navier_stokes" / "seed-0")
     given = torch.randn(1, 8, 8, 10, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(gm.ConfigError, match="0 frames of a rollout were asked for"):
+        run.export(tmp_path / "none.pt2", steps=0)
     for steps, frames in ((None, 1), (3, 3)):
         card = run.export(tmp_path / "one.pt2", steps=steps)
         assert (card["frames"], card["input"], card["output"]) == (frames, [1, 8, 8, 10], [1, 8, 8, frames])
@@ -104,6 +106,7 @@ def test_the_command_writes_beside_the_weights_and_says_what_is_needed(
 def test_onnx_computes_the_same_with_another_runtime(darcy: gm.Run, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     file = tmp_path / "darcy.onnx"
+    darcy.export(file)  # what was exported before must not matter for the next
     card = darcy.export(file, batch="dynamic", any_grid=True)
     assert card["needs"] is None
     session = onnxruntime.InferenceSession(file)
@@ -123,6 +126,8 @@ def test_what_cannot_be_exported_is_said_in_one_line(
         darcy.export(tmp_path / "x.bin")
     with pytest.raises(gm.ConfigError, match="batch is 0, expected 'dynamic' or a number from 1 on"):
         darcy.export(tmp_path / "x.pt2", batch=0)
+    with pytest.raises(gm.ConfigError, match="mixes up one sample and a free grid; give batch='dynamic'"):
+        darcy.export(tmp_path / "x.onnx", any_grid=True)
     with pytest.raises(gm.ConfigError, match="solves a steady problem"):
         darcy.export(tmp_path / "x.pt2", steps=2)
     monkeypatch.setattr(darcy.model.__class__, "forward", lambda self, x: x[: len(x)] if x.sum() > 0 else x)
