@@ -71,10 +71,11 @@ class FieldDataset(Dataset[Pair]):
         self.input_normaliser: Normaliser = store.card.normalisers["input"]
         self.target_normaliser: Normaliser = store.card.normalisers["target"]
         shapes = {name: store.array(name).shape[1:] for name in ARRAYS}
+        _check_loading(loading)
         if resolution is not None and loading == "stream":
             raise ConfigError("open_dataset: another resolution is cut out in memory; leave loading='stream' out")
         size = len(self) * sum(4 * int(np.prod(shape)) for shape in shapes.values())
-        self.loading = _chosen_loading(loading if resolution is None else "memory", size)
+        self.loading = _chosen_loading(loading, size) if resolution is None else "memory"
         self._held: Pair | None = None  # in memory: [S, H, W, C] each
         self._readers: list[SampleReader] = []  # streamed: opened by each process for itself
         self._process = 0
@@ -93,7 +94,7 @@ class FieldDataset(Dataset[Pair]):
         if isinstance(index, slice):
             return self._pairs(range(len(self))[index])
         if isinstance(index, Sequence) or (isinstance(index, torch.Tensor | np.ndarray) and index.ndim == 1):
-            return self._pairs([self._number(one) for one in index])
+            return self._pairs(self._numbers(index))
         given, target = self._pairs([self._number(index)])
         return given[0], target[0]
 
@@ -108,7 +109,18 @@ class FieldDataset(Dataset[Pair]):
         """Open files stay here: a process that gets the data set opens its own."""
         return {**self.__dict__, "_readers": [], "_process": 0}
 
+    def _numbers(self, index: Sequence[int] | torch.Tensor | np.ndarray) -> list[int]:
+        """Of samples that are listed, or marked in a mask as long as the split."""
+        chosen = list(index) if isinstance(index, Sequence) else index.tolist()
+        if not chosen or not all(isinstance(one, bool | np.bool_) for one in chosen):
+            return [self._number(one) for one in chosen]
+        if len(chosen) != len(self):
+            raise IndexError(f"{self.path}: a mask of {len(chosen)} for the split {self.split}, which has {len(self)}")
+        return [number for number, marked in enumerate(chosen) if marked]
+
     def _number(self, index: SupportsIndex) -> int:
+        if isinstance(index, bool | np.bool_):
+            raise TypeError(f"{self.path}: {index} is no number of a sample")
         number = operator.index(index)
         if not -len(self) <= number < len(self):  # an IndexError, since that is what ends an iteration
             raise IndexError(f"{self.path}: sample {number} of the split {self.split}, which has {len(self)}")
@@ -186,9 +198,12 @@ def _chosen_samples(store: Store, split: str, most: int | None) -> slice:
     return samples_of(store, split, most)
 
 
-def _chosen_loading(wanted: str, size: int) -> str:
+def _check_loading(wanted: str) -> None:
     if wanted not in get_args(Loading):
         raise ConfigError(f"open_dataset: loading is {wanted!r}; choose {', '.join(map(repr, get_args(Loading)))}")
+
+
+def _chosen_loading(wanted: str, size: int) -> str:
     if wanted != "auto":
         return wanted
     return "memory" if size <= _SHARE_OF_FREE_MEMORY * free_memory() else "stream"

@@ -10,7 +10,7 @@ from torch import nn
 from geomano_hpc.api.result import Result
 from geomano_hpc.config import Recipe
 from geomano_hpc.data_prep.store import Normaliser
-from geomano_hpc.errors import ConfigError, DataError
+from geomano_hpc.errors import ConfigError, DataError, in_one_line
 from geomano_hpc.training.predict import BATCH_SIZE, Predictor, load_predictor, parts_of
 from geomano_hpc.training.records.run_folder import RunFolder
 
@@ -93,8 +93,8 @@ class Run:
             >>> rollout.predict(np.zeros((2, 8, 8, 10)), steps=3).shape
             (2, 8, 8, 3)
         """
-        if batch_size < 1:
-            raise ConfigError(f"predict: batch_size is {batch_size}, expected at least 1")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ConfigError(f"predict: batch_size is {batch_size!r}, expected a whole number of at least 1")
         given = _tensor(fields)
         layout = self._predictor.layout(tuple(given.shape), "predict: the array")
         given_BHWC = layout.with_all_axes(given)
@@ -192,7 +192,14 @@ def _tensor(fields: Any) -> torch.Tensor:
         if fields.is_complex():
             raise DataError("predict: the tensor is complex; the model takes real numbers")
         return fields
-    array = np.asarray(fields)
+    if isinstance(fields, tuple):
+        raise DataError("predict: takes one array, found a tuple; of a data set give the input only, dataset[i][0]")
+    if isinstance(fields, np.ma.MaskedArray):
+        raise DataError("predict: the array has a mask, which the model cannot see; fill it first")
+    try:
+        array = np.asarray(fields)
+    except ValueError as error:
+        raise DataError(f"predict: not an array ({in_one_line(error)})") from error
     if array.dtype.kind not in "fiu":
         raise DataError(f"predict: takes an array of real numbers, found {type(fields).__name__} of {array.dtype}")
     return torch.from_numpy(np.array(array, dtype=np.float32))

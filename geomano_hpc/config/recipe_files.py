@@ -1,6 +1,6 @@
 """Read recipes (shipped or the user's own) and apply overrides."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from geomano_hpc.config.yaml_text import read_yaml, write_yaml
 from geomano_hpc.errors import ConfigError
 
 RECIPES = YamlFiles("recipe", resources.files("geomano_hpc.config") / "recipes")
+_SECTIONS = ("data", "model", "loss", "training", "compute")
 
 
 def recipe_names() -> list[str]:
@@ -35,6 +36,8 @@ def load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any] | Iterab
         content, source = recipe.model_dump(mode="json"), f"recipe {recipe.name}"
     else:
         content, source = RECIPES.read(str(recipe))
+    if isinstance(changes, str):
+        raise ConfigError(f"changes: {changes!r} is one text; write {{'model.depth': 4}}, or a list of such texts")
     if not isinstance(changes, Mapping):
         changes = dict(split_override(change) for change in changes)
     apply_changes(content, changes)
@@ -58,11 +61,23 @@ def recipe_from_mapping(content: Mapping[str, Any], source: str, recorded: bool 
 def apply_changes(content: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Set keys by their paths. Another `model.name` starts from that model's own defaults, since the keys of one model
     mean nothing to another; the other changes of the model follow, in whatever order they were written."""
+    changes = dict(_by_key(changes))
     name, model = changes.get("model.name"), content.get("model", {})
     if name is not None and isinstance(model, dict) and name != model.get("name", "geomano"):
         content["model"] = {"name": name}
     for path, value in changes.items():
         set_by_path(content, path, value)
+
+
+def _by_key(changes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """`{"training": {"epochs": 2}}` changes one key of the section and leaves the others as they are."""
+    for path, value in changes.items():
+        if not isinstance(path, str):
+            raise ConfigError(f"changes: {path!r} is no key; write it as text, such as 'model.depth'")
+        if path in _SECTIONS and isinstance(value, Mapping):
+            yield from ((f"{path}.{key}", inner) for key, inner in value.items())
+        else:
+            yield path, value
 
 
 def set_by_path(content: dict[str, Any], path: str, value: Any) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from geomano_hpc.atomic import replacing
 from geomano_hpc.config import ModelConfig, Recipe
-from geomano_hpc.errors import ConfigError, DataError
+from geomano_hpc.errors import ConfigError, DataError, in_one_line
 from geomano_hpc.models import build_model
 from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.engines.engine import pick_device
@@ -82,15 +82,25 @@ class Predictor:
             if steps is not None:
                 raise ConfigError(f"{self.source} solves a steady problem, which has no frames to count")
             return self.alone.out_channels
-        if steps is not None and steps < 1:
-            raise ConfigError(f"{steps} frames of a rollout were asked for, expected at least 1")
+        if steps is not None and (not isinstance(steps, int) or steps < 1):
+            raise ConfigError(f"{steps!r} frames of a rollout were asked for, expected a whole number of at least 1")
         return steps or self.alone.frames
 
     def predict(self, fields_BHWC: torch.Tensor, steps: int | None = None) -> torch.Tensor:
         """One batch [B, H, W, C] in physical units, computed on the model's device in evaluation mode."""
-        with evaluating(self.model):
-            given = fields_BHWC.detach().to(self.device, torch.float32)
-            return self.task.roll_out(self.model, given, self.channels(steps))
+        channels, wanted = self.channels(steps), list(fields_BHWC.shape)
+        given = fields_BHWC.detach().to(self.device, torch.float32)
+        try:
+            with evaluating(self.model):
+                predicted = self.task.roll_out(self.model, given, channels).float()
+        except (RuntimeError, ValueError, IndexError) as error:  # a model of the user's may be tied to its grid
+            raise DataError(f"{self.source}: the model fails on fields of {wanted} ({in_one_line(error)})") from error
+        if list(predicted.shape) != [*wanted[:-1], channels]:
+            raise DataError(
+                f"{self.source}: the model gives {list(predicted.shape)} for fields of {wanted}, trained on "
+                f"{self.alone.grid[0]} x {self.alone.grid[1]} points"
+            )
+        return predicted
 
 
 def load_predictor(

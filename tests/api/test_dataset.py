@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,9 @@ def test_samples_are_those_of_the_store_in_physical_units(
     np.testing.assert_array_equal(target, values["target"][9])
     np.testing.assert_array_equal(test[-1][0], values["input"][10])
     np.testing.assert_array_equal(test[np.int64(2)][0], values["input"][10])
-    for index, rows in ((slice(1, None), [9, 10]), ([2, 0], [10, 8]), (torch.tensor([-1]), [10])):
+    mask = [True, False, True]
+    masks: list[tuple[Any, list[int]]] = [(one, [8, 10]) for one in (mask, np.array(mask), torch.tensor(mask))]
+    for index, rows in ((slice(1, None), [9, 10]), ([2, 0], [10, 8]), (torch.tensor([-1]), [10]), *masks):
         inputs, targets = test[index]
         np.testing.assert_array_equal(inputs, values["input"][rows])
         np.testing.assert_array_equal(targets, values["target"][rows])
@@ -44,6 +47,10 @@ def test_samples_are_those_of_the_store_in_physical_units(
     for beyond in (3, -4):
         with pytest.raises(IndexError, match=f"sample {beyond} of the split test, which has 3"):
             test[beyond]
+    with pytest.raises(IndexError, match="a mask of 2 for the split test, which has 3"):
+        test[[True, False]]
+    with pytest.raises(TypeError, match="True is no number of a sample"):
+        test[True]
 
 
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])

@@ -123,11 +123,27 @@ def test_weights_of_an_older_version_load_from_their_run_folder(darcy: gm.Run, t
         (np.zeros((0, 9, 9)), r"has shape \(0, 9, 9\)"),
         (np.array(["a"]), "takes an array of real numbers, found ndarray of <U1"),
         (torch.zeros(9, 9, dtype=torch.complex64), "the tensor is complex"),
+        (
+            (np.zeros((9, 9, 1)), np.zeros((9, 9, 1))),
+            "found a tuple; of a data set give the input only",
+        ),
+        (np.ma.masked_array(np.zeros((9, 9)), np.eye(9, dtype=bool)), "has a mask, which the model cannot see"),
+        ([[1.0, 2.0], [3.0]], "not an array"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(fields: Any, words: str, darcy: gm.Run) -> None:
     with pytest.raises(gm.DataError, match=words):
         darcy.predict(fields)
+
+
+def test_model_that_is_tied_to_its_grid_does_not_give_another_one(darcy: gm.Run) -> None:
+    tied = torch.ones(1, 9, 9, 1)
+    darcy.model.forward = lambda x: tied.double() * x
+    assert darcy.predict(torch.zeros(2, 9, 9, 1)).dtype == torch.float32
+    with pytest.raises(gm.DataError, match=r"the model gives \[1, 9, 9, 1\] for fields of \[1, 1, 9, 1\]"):
+        darcy.predict(np.zeros((1, 9)))
+    with pytest.raises(gm.DataError, match=r"the model fails on fields of \[1, 5, 7, 1\] \(RuntimeError: The size of"):
+        darcy.predict(np.zeros((5, 7)))
 
 
 def test_wishes_that_cannot_be_met_are_refused(darcy: gm.Run, navier_stokes: gm.Run, tmp_path: Path) -> None:
@@ -137,8 +153,9 @@ def test_wishes_that_cannot_be_met_are_refused(darcy: gm.Run, navier_stokes: gm.
         navier_stokes.predict(np.zeros((8, 8, 10)), steps=0)
     with pytest.raises(gm.DataError, match=r"the model takes 10 channels: \(H, W, 10\) or \(samples, H, W, 10\)"):
         navier_stokes.predict(np.zeros((8, 8)))
-    with pytest.raises(gm.ConfigError, match="batch_size is 0"):
-        darcy.predict(np.zeros((9, 9)), batch_size=0)
+    for wrong in (0, 2.5, None):
+        with pytest.raises(gm.ConfigError, match=f"batch_size is {wrong}, expected a whole number of at least 1"):
+            darcy.predict(np.zeros((9, 9)), batch_size=wrong)  # type: ignore[arg-type]
     with pytest.raises(gm.ConfigError, match="device 'warp' cannot be used here"):
         gm.load(darcy.path, device="warp")
     with pytest.raises(gm.ConfigError, match="nowhere: no such run folder"):

@@ -40,6 +40,17 @@ def test_resolved_recipe_reads_back_equal(name: str, tmp_path: Path) -> None:
     assert load_recipe(str(file)) == recipe
 
 
+def test_section_as_a_change_leaves_its_other_keys_alone() -> None:
+    wanted = load_recipe("darcy_smoke", ["training.epochs=1", "model.depth=1"])
+    assert load_recipe("darcy_smoke", {"training": {"epochs": 1}, "model": {"depth": 1}}) == wanted
+    assert load_recipe("darcy_smoke", ["training={epochs: 1}", "model={depth: 1}"]) == wanted
+    assert load_recipe("darcy_smoke", {"model": {"name": "transolver"}}).training.lr == wanted.training.lr
+    with pytest.raises(ConfigError, match=r"changes: 3 is no key"):
+        load_recipe("darcy_smoke", {3: 1})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="is one text; write"):
+        load_recipe("darcy_smoke", "model.depth=1")
+
+
 def test_overrides_are_typed_by_the_tree() -> None:
     recipe = load_recipe(
         "darcy",
@@ -82,7 +93,7 @@ def test_overrides_are_typed_by_the_tree() -> None:
         ("model={name: transolver, slice: 4}", "unknown key model.slice; did you mean 'slices'?"),
         ("model={name: transolver, heads: 7}", "model: embedding 128 is not a multiple of heads 7"),
         ("compute.precision=float8", "compute.precision: Input should be 'float32', 'bfloat16' or 'float16'"),
-        ("model={domain: 1d}", "loss.gradient_weight needs a 2D grid"),
+        ("model={domain: 1d, kind: 1d, orders: sequence, correction: '01'}", "loss.gradient_weight needs a 2D grid"),
         ("model.patch=2", "encoder pointwise does not go with patch 2"),
         ("training.epochs.x=2", "training.epochs.x: epochs is a value"),
         ("model.depth", "write it as key=value"),
