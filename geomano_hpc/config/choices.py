@@ -72,10 +72,10 @@ def _loggers(chosen: list[str]) -> list[str]:
     return chosen
 
 
-def _numbers(options: Any) -> Any:
+def as_numbers(options: Any) -> Any:
     """`--set training.optimizer_options.momentum=0.9` comes as text, and these keys have no type to turn it into."""
     if isinstance(options, dict):
-        return {key: _numbers(value) for key, value in options.items()}
+        return {key: as_numbers(value) for key, value in options.items()}
     if not isinstance(options, str):
         return options
     if options in _WORDS:
@@ -92,4 +92,4 @@ OptimizerName = Annotated[str, _one_of(OPTIMIZERS)]
 SchedulerName = Annotated[str, _one_of(SCHEDULERS)]
 LossName = Annotated[str, _one_of(LOSSES)]
 LoggerNames = Annotated[list[str], AfterValidator(_loggers)]
-Options = Annotated[dict[str, Any], AfterValidator(_numbers)]
+Options = Annotated[dict[str, Any], AfterValidator(as_numbers)]

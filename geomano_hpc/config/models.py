@@ -51,7 +51,13 @@ class ModelConfig(Strict):
         return None
 
     def try_out(
-        self, in_channels: int, out_channels: int, grid: Grid, device: Any, recipe: "Recipe | None" = None
+        self,
+        in_channels: int,
+        out_channels: int,
+        grid: Grid,
+        device: Any,
+        recipe: "Recipe | None" = None,
+        world_size: int = 1,
     ) -> None:
         """Raise a ConfigError if a training by this recipe could not use the model: asked before anything is written.
         The models of this package are tested, and need it not."""

@@ -76,3 +76,10 @@ def test_input_of_another_shape_is_refused_with_the_expected_one(name: str, shap
         model(torch.zeros(shape))
     expected = f"{type(model).__name__} takes [batch, height, width, 3], channels last; found {list(shape)}"
     assert str(caught.value) == expected
+
+
+def test_channels_that_are_missing_or_misspelt_are_said_alike() -> None:
+    with pytest.raises(ConfigError, match=r"^GeoMaNO: unknown key in_channel; did you mean 'in_channels'"):
+        GeoMaNO(in_channel=3, out_channels=1)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"^GeoMaNO: missing a required argument: 'out_channels'"):
+        GeoMaNO(3)  # type: ignore[call-arg]

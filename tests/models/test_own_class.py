@@ -67,6 +67,15 @@ class Frozen(Net):
         super().__init__(in_channels, out_channels)
         self.mask = nn.Parameter(torch.zeros(3), requires_grad=False)
 
+class Detached(Net):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+class Unused(Net):
+    def __init__(self, in_channels, out_channels):
+        super().__init__(in_channels, out_channels)
+        self.spare = nn.Parameter(torch.zeros(3))
+
 class Tied(Net):
     def __init__(self, in_channels, out_channels):
         super().__init__(in_channels, out_channels)
@@ -124,9 +133,11 @@ def test_grid_is_given_to_a_class_that_takes_it() -> None:
     assert build_model(recipe("Needy", "width=6").model, 3, 2, (5, 6)).grid == (5, 6)
 
 
-def test_class_that_takes_anything_gets_what_yaml_reads() -> None:
-    options = build_model(recipe("Anything", "width=6", "deep=true", "word=abc").model, 3, 2).options
-    assert options == {"in_channels": 3, "out_channels": 2, "width": 6, "deep": True, "word": "abc"}
+def test_class_that_takes_anything_gets_numbers_where_they_look_like_numbers() -> None:
+    said = ("width=6", "deep=true", "word=abc", "eps=1e-3", "switch=on")
+    options = build_model(recipe("Anything", *said).model, 3, 2).options
+    expected = {"width": 6, "deep": True, "word": "abc", "eps": 1e-3, "switch": "on"}
+    assert options == {"in_channels": 3, "out_channels": 2, **expected}
 
 
 @pytest.mark.parametrize(
@@ -174,11 +185,12 @@ def test_missing_module_says_where_it_was_looked_for(tmp_path: Path) -> None:
     ("name", "changes", "message"),
     [
         ("Net", ["model.options.width=1"], "ValueError: width is 2 or more, when constructed with in_channels=1, out"),
-        ("ChannelsFirst", [], "returns [1, 1, 22, 22] for [1, 22, 22, 1], expected [1, 22, 22, 1]: [batch, height,"),
+        ("ChannelsFirst", [], "returns [2, 1, 22, 22] for [2, 22, 22, 1], expected [2, 22, 22, 1]: [batch, height,"),
         ("Fails", [], "RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
-        ("Pair", [], "returns tuple for [1, 22, 22, 1], expected [1, 22, 22, 1]"),
+        ("Pair", [], "returns tuple for [2, 22, 22, 1], expected [2, 22, 22, 1]"),
         ("Imaginary", [], "its parameters spectrum are complex"),
         ("Frozen", ["training.zero=1"], "parameters mask are not trained, and ZeRO parts only those that are: set"),
+        ("Detached", [], "what it returns has no gradient; is it detached in forward?"),
         ("Tied", [], "its state cannot be saved: RuntimeError: Some tensors share memory"),
         (
             "Net",
@@ -227,3 +239,12 @@ def test_parameters_and_operations_are_counted_even_if_it_looks_at_values(name: 
 
 def test_try_out_leaves_a_good_model_alone() -> None:
     recipe("Net").model.try_out(1, 1, (5, 7), torch.device("cpu"), recipe("Net"))
+
+
+def test_parameters_without_a_part_in_the_output_are_named_where_several_ranks_would_wait_for_them() -> None:
+    content = recipe("Unused").model_dump()
+    content["training"]["engine"] = "torch"
+    chosen = Recipe.model_validate(content)
+    chosen.model.try_out(1, 1, (5, 7), torch.device("cpu"), chosen)
+    with pytest.raises(ConfigError, match="its parameters spare have no part in what it returns"):
+        chosen.model.try_out(1, 1, (5, 7), torch.device("cpu"), chosen, world_size=2)

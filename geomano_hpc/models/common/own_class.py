@@ -15,9 +15,9 @@ from torch import nn
 
 from geomano_hpc.config import ModelConfig, Recipe
 from geomano_hpc.config.by_name import is_reference, resolve
+from geomano_hpc.config.choices import as_numbers
 from geomano_hpc.config.explain import closest
 from geomano_hpc.config.models import Grid, load_installed
-from geomano_hpc.config.yaml_text import read_yaml
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.models.common.build import build_model
 
@@ -53,7 +53,13 @@ class OwnModelConfig(ModelConfig):
             raise ConfigError(f"model {self.name}: {_said(error)}, when constructed with {given}") from error
 
     def try_out(
-        self, in_channels: int, out_channels: int, grid: Grid, device: torch.device, recipe: Recipe | None = None
+        self,
+        in_channels: int,
+        out_channels: int,
+        grid: Grid,
+        device: torch.device,
+        recipe: Recipe | None = None,
+        world_size: int = 1,
     ) -> None:
         compute = None if recipe is None else recipe.compute
         model = build_model(self, in_channels, out_channels, grid, compute).to(device).eval()
@@ -74,16 +80,33 @@ class OwnModelConfig(ModelConfig):
         except Exception as error:
             reason = _said(error).partition(". ")[0]  # what follows is advice for another file format
             raise ConfigError(f"model {self.name}: its state cannot be saved: {reason}") from error
-        given, expected = [1, *grid, in_channels], [1, *grid, out_channels]
+        given, expected = [2, *grid, in_channels], [2, *grid, out_channels]
         try:
-            with torch.no_grad():
-                found = model(torch.zeros(given, device=device))
+            found = model(torch.zeros(given, device=device))
         except Exception as error:
             raise ConfigError(f"model {self.name}: {_said(error)}, when given zeros of shape {given}") from error
         shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         if shape != expected:
             raise ConfigError(
                 f"model {self.name}: returns {shape} for {given}, expected {expected}: [batch, height, width, channels]"
+            )
+        if recipe is not None:
+            self._check_gradients(model, found, for_ddp=recipe.training.engine == "torch" and world_size > 1)
+
+    def _check_gradients(self, model: nn.Module, found: torch.Tensor, for_ddp: bool) -> None:
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        if not trained:
+            raise ConfigError(f"model {self.name}: has no parameter that is trained")
+        if not found.requires_grad:
+            raise ConfigError(f"model {self.name}: what it returns has no gradient; is it detached in forward?")
+        if not for_ddp:
+            return
+        found.float().square().sum().backward()
+        unused = [name for name, parameter in trained.items() if parameter.grad is None]
+        if unused:
+            raise ConfigError(
+                f"model {self.name}: its parameters {', '.join(unused)} have no part in what it returns, which "
+                "training.engine=torch does not take on several ranks: leave them out, or use training.engine=deepspeed"
             )
 
 
@@ -113,7 +136,7 @@ class _Constructor:
             self.types = {}
 
     def fit(self, options: dict[str, Any]) -> dict[str, tuple[Any, TypeAdapter[Any]]]:
-        """Each option as the constructor's annotation has it. What is not annotated is taken as YAML reads it."""
+        """Each option as the constructor's annotation has it. What is not annotated is what it looks like."""
         keys = [key for key in self.parameters if key not in _TOLD_BY_THE_DATA]
         needed = [key for key in keys if self.parameters[key].default is inspect.Parameter.empty]
         for key in options:
@@ -136,7 +159,7 @@ class _Constructor:
         if adapter is anything:
             default = self.parameters[key].default if key in self.parameters else None
             if isinstance(value, str) and not isinstance(default, str):  # --set leaves scalars as text
-                value = read_yaml(value, f"model.options.{key}")
+                value = as_numbers(value)
             return value, anything
         try:
             return adapter.validate_python(value), adapter

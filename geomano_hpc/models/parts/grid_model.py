@@ -3,12 +3,16 @@
 Axes: B batch, H x W grid, C channels.
 """
 
-from typing import ClassVar
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from geomano_hpc.config import ModelConfig
+from geomano_hpc.config.explain import closest
 from geomano_hpc.errors import ConfigError
 
 
@@ -20,6 +24,10 @@ class GridModel(nn.Module):
     """
 
     Config: ClassVar[type[ModelConfig]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__init__ = _in_our_words(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -34,3 +42,22 @@ class GridModel(nn.Module):
                 f"{type(self).__name__} takes [batch, height, width, {self.in_channels}], channels last; found "
                 f"{list(x_BHWC.shape)}"
             )
+
+
+def _in_our_words(construct: Callable[..., None]) -> Callable[..., None]:
+    """Python's error for a misspelt `in_channels` would not name the closest key, as the configuration's errors do."""
+    signature = inspect.signature(construct)
+
+    @functools.wraps(construct)
+    def checked(self: GridModel, *arguments: Any, **keywords: Any) -> None:
+        try:
+            signature.bind(self, *arguments, **keywords)
+        except TypeError as error:
+            named = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD][1:]
+            known = [*named, *self.Config.model_fields]
+            unknown = next((key for key in keywords if key not in known), None)
+            what = str(error) if unknown is None else f"unknown key {unknown}{closest(unknown, known)}"
+            raise ConfigError(f"{type(self).__name__}: {what}") from None
+        construct(self, *arguments, **keywords)
+
+    return checked
