@@ -24,10 +24,11 @@ class Ranks:
         return self.rank == 0
 
 
+NAMES_OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 # Rank, world size, local rank as each launcher names them. The first that is complete counts: torchrun may run inside a
 # job of Slurm, and mpirun too. submitit's jobs on Slurm are started by srun; its local ones have names of their own.
 _LAUNCHERS = {
-    "torchrun or deepspeed": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "torchrun or deepspeed": NAMES_OF_TORCHRUN,
     "mpirun (Open MPI)": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "mpirun (Hydra)": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     "submitit (local)": ("SUBMITIT_LOCAL_GLOBALRANK", "SUBMITIT_LOCAL_NTASKS", "SUBMITIT_LOCAL_LOCALID"),
@@ -40,6 +41,7 @@ def read_ranks(environment: Environment) -> Ranks:
     """The ranks that the launcher announces; one process where there is no launcher."""
     ranks = _announced(environment)
     if not ranks.launcher:
+        _check_alone(environment)
         return ranks
     rank, size, _ = _LAUNCHERS[ranks.launcher]
     if not 0 <= ranks.rank < ranks.world_size:
@@ -49,6 +51,15 @@ def read_ranks(environment: Environment) -> Ranks:
     if ranks.launcher in _MPIRUN:
         _check_against_slurm(ranks.launcher, size, ranks.world_size, environment)
     return ranks
+
+
+def _check_alone(environment: Environment) -> None:
+    """Half of what torchrun says, as in a script of one's own: each process would train on its own."""
+    names = NAMES_OF_TORCHRUN
+    given = {name: environment[name] for name in names if name in environment}
+    if {"RANK", "WORLD_SIZE"} <= given.keys() and given["WORLD_SIZE"] != "1":
+        found = ", ".join(f"{name}={given.get(name, '(not set)')}" for name in names)
+        raise GeomanoError(f"{found}: several processes need all three, as whole numbers; start them with torchrun")
 
 
 def speaks_for_all(environment: Environment) -> bool:

@@ -61,6 +61,22 @@ class LossConfig(Strict):
     )
 
 
+# Keys of DeepSpeed that the engine reckons with: set behind its back, they would change numbers and lose states.
+_OF_THE_RECIPE = {
+    "zero_optimization.stage": "training.zero",
+    "gradient_accumulation_steps": "training.accumulate",
+    "gradient_clipping": "training.clip",
+    "train_batch_size": "training.batch_size",
+    "train_micro_batch_size_per_gpu": "training.batch_size",
+    "optimizer": "training.optimizer",
+    "scheduler": "training.scheduler",
+    "fp16": "compute.precision",
+    "bf16": "compute.precision",
+    "amp": "compute.precision",
+    "torch_autocast": "compute.precision",
+}
+
+
 class TrainingConfig(Strict):
     epochs: int = Field(default=500, gt=0)
     batch_size: int = Field(default=4, gt=0, description="over all ranks")
@@ -95,8 +111,9 @@ class TrainingConfig(Strict):
         le=3,
         description="DeepSpeed's ZeRO stage: optimiser states (1), gradients (2), parameters (3) parted over ranks",
     )
-    deepspeed: dict[str, Any] = Field(
-        default_factory=dict, description="further keys of DeepSpeed's own configuration; they win over ours"
+    deepspeed: Options = Field(
+        default_factory=dict,
+        description="further keys of DeepSpeed's own configuration, but none that a key of the recipe stands for",
     )
     evaluate_every: int = Field(default=1, gt=0, description="epochs between evaluations on the test split")
     checkpoint_every: int = Field(default=1, gt=0, description="epochs between checkpoints")
@@ -120,6 +137,11 @@ class TrainingConfig(Strict):
     def model_post_init(self, _context: Any) -> None:
         if self.engine == "torch" and (self.zero or self.deepspeed):
             raise ValueError("training.zero and training.deepspeed are DeepSpeed's: leave them out with engine torch")
+        for path, ours in _OF_THE_RECIPE.items():
+            section, _, key = path.rpartition(".")
+            inside = self.deepspeed.get(section) if section else self.deepspeed
+            if isinstance(inside, dict) and key in inside:
+                raise ValueError(f"training.deepspeed.{path}: is set by {ours}; set that instead")
 
 
 class ComputeConfig(Strict):

@@ -110,6 +110,8 @@ class Callbacks:
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:
+    if isinstance(callbacks, Callback):
+        raise ConfigError(f"callbacks: takes a list, such as [{type(callbacks).__name__}()]")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             found = callback.__name__ if isinstance(callback, type) else type(callback).__name__

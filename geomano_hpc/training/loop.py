@@ -135,13 +135,14 @@ class Training:
                 return  # the scale of the loss was too large for float16: it is lowered, and nothing is wrong
         what = f"the loss is {loss} and the norm of its gradient {norm}"
         where = f"in epoch {taken.batch.epoch}, step {self.position.step + 1}, samples {taken.batch.samples.tolist()}"
-        if self.done.skipped < self.config.skip_nonfinite:
+        untouched = not math.isfinite(norm)  # the optimiser has left the weights alone
+        if untouched and self.done.skipped < self.config.skip_nonfinite:
             self.done = replace(self.done, skipped=self.done.skipped + 1)
             left = self.config.skip_nonfinite - self.done.skipped
             logger.warning("%s %s: left out, as training.skip_nonfinite says; %d more may be", what, where, left)
             return
         kept = "the newest checkpoint is from before this step"
-        if not math.isfinite(norm):  # the optimiser has not touched the weights
+        if untouched:
             self._save()
             kept = f"the state before this step is the newest of {self.folder.checkpoints}"
         advice = "look at these samples, or start a new run with a lower training.lr or with training.skip_nonfinite"

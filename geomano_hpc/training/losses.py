@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from geomano_hpc.config import LossConfig
 from geomano_hpc.config.by_name import resolve_callable
 from geomano_hpc.config.choices import LOSSES, place_of
+from geomano_hpc.errors import ConfigError, in_one_line
 
 LossOfEach = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # prediction, target [B, H, W, C] -> [B]
 
@@ -23,6 +24,36 @@ def make_loss(config: LossConfig) -> LossOfEach:
     reference = place_of(config.name, LOSSES)
     found = resolve_callable(reference, f"loss.name {config.name}", called_with, field, field, **config.options)
     return partial(found, **config.options) if config.options else found
+
+
+def of_each(loss: LossOfEach, prediction_BHWC: torch.Tensor, target_BHWC: torch.Tensor) -> torch.Tensor:
+    """The loss of each sample [B]; another shape is an error."""
+    found = loss(prediction_BHWC, target_BHWC)
+    if not isinstance(found, torch.Tensor) or found.shape != prediction_BHWC.shape[:1]:
+        what = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"
+        raise ConfigError(
+            f"loss.name: gave {what} for a batch of {len(prediction_BHWC)}; expected one loss for each sample, "
+            f"of shape ({len(prediction_BHWC)},): take the mean over all axes but the first"
+        )
+    return found
+
+
+def try_out_loss(config: LossConfig, height: int, width: int, channels: int) -> None:
+    """A loss of the user's is asked for two made-up samples and their gradient before anything is written or made."""
+    if config.name in LOSSES:
+        return
+    generator = torch.Generator().manual_seed(0)
+    prediction, target = torch.randn(2, 2, height, width, channels, generator=generator)
+    try:
+        found = of_each(make_loss(config), prediction.requires_grad_(), target).sum()
+        if not found.requires_grad:
+            raise ConfigError(f"loss.name {config.name}: what it gives has no gradient; is it detached?")
+        found.backward()
+    except ConfigError:
+        raise
+    except Exception as error:
+        shape = [2, height, width, channels]
+        raise ConfigError(f"loss.name {config.name}: {in_one_line(error)}, when given samples of {shape}") from error
 
 
 def relative_l2(prediction_BHWC: torch.Tensor, target_BHWC: torch.Tensor) -> torch.Tensor:

@@ -36,7 +36,11 @@ def check_optimizer(config: TrainingConfig) -> None:
     """Before anything is made: step two small parameters, and see that the states can be saved, and parted for ZeRO."""
     what = f"training.optimizer {config.optimizer}"
     optimizer, parameters = _stepped((3, 4), (4,), config=config)
-    for states in optimizer.state.values():
+    for key, states in optimizer.state.items():
+        if not any(key is parameter for parameter in parameters):
+            raise ConfigError(
+                f"{what}: keeps the state {str(key)!r} for no parameter; a checkpoint has only those of parameters"
+            )
         for name, value in states.items():
             plain = value is None or isinstance(value, torch.Tensor | bool | int | float | str)
             if not plain or "." in str(name):
@@ -49,10 +53,13 @@ def check_optimizer(config: TrainingConfig) -> None:
     advice = f"training.zero={config.zero} parts it over the ranks: set training.zero=0"
     if make_optimizer([nn.Parameter(torch.ones(2))], config).state:
         raise ConfigError(f"{what}: keeps states from before its first step, which DeepSpeed does not part; {advice}")
-    _, (flat,) = _stepped((16,), config=config)
-    whole = torch.cat([parameter.detach().flatten() for parameter in parameters])
-    if not torch.allclose(flat.detach(), whole, rtol=1e-5, atol=0.0):
-        raise ConfigError(f"{what}: does not treat each number of a parameter alone, and {advice}")
+    # Matrices with matrices and vectors with vectors: an optimiser may have groups for them.
+    cut: tuple[list[tuple[int, ...]], ...] = ([(4, 4), (2, 4), (2, 4)], [(16,), (12,), (4,)])
+    for whole, *parts in cut:
+        (one,), several = (_stepped(*shapes, config=config)[1] for shapes in ([whole], parts))
+        joined = torch.cat([parameter.detach().flatten() for parameter in several])
+        if not torch.allclose(one.detach().flatten(), joined, rtol=1e-5, atol=0.0):
+            raise ConfigError(f"{what}: does not treat each number of a parameter alone, and {advice}")
 
 
 def _stepped(*shapes: tuple[int, ...], config: TrainingConfig) -> tuple[torch.optim.Optimizer, list[nn.Parameter]]:

@@ -13,6 +13,7 @@ from geomano_hpc.models import build_model, count_parameters
 from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.engines.engine import Engine, start_engine
 from geomano_hpc.training.engines.heap import keep_freed_memory
+from geomano_hpc.training.engines.whole_state import check_goes_on
 from geomano_hpc.training.loggers.logger import check_loggers
 from geomano_hpc.training.losses import make_loss
 from geomano_hpc.training.optimizers import check_optimizer
@@ -41,6 +42,7 @@ def check_parts(recipe: Recipe) -> None:
     make_loss(recipe.loss)
     check_optimizer(recipe.training)
     check_scheduler(recipe.training)
+    check_goes_on(recipe.training)
     check_loggers(recipe.training.loggers)
 
 

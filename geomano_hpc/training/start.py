@@ -11,6 +11,7 @@ from geomano_hpc.errors import DataError
 from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.distributed.world import fail_everywhere, tell_all
 from geomano_hpc.training.engines.engine import pick_device
+from geomano_hpc.training.losses import try_out_loss
 from geomano_hpc.training.records.environment import describe_environment
 from geomano_hpc.training.records.run_folder import RunFolder
 from geomano_hpc.training.setup import Setup, check_parts, scan_backend
@@ -26,7 +27,7 @@ def prepare(recipe: Recipe, folder: RunFolder, ranks: Ranks, held: contextlib.Ex
     if ranks.is_main:
         try:
             check_parts(recipe)
-            _try_out_model(recipe, ranks)
+            _try_out(recipe, ranks)
             held.enter_context(folder.held())
             folder.write_recipe(recipe)
             held.enter_context(_log_file(folder))
@@ -42,13 +43,15 @@ def prepare(recipe: Recipe, folder: RunFolder, ranks: Ranks, held: contextlib.Ex
     return finished
 
 
-def _try_out_model(recipe: Recipe, ranks: Ranks) -> None:
-    """A model of the user's is asked for one sample before anything is written or any data is made."""
+def _try_out(recipe: Recipe, ranks: Ranks) -> None:
+    """A model or a loss of the user's is asked for a sample before anything is written or any data is made."""
     try:
-        height, width, *channels = data_shape(recipe.data)
+        height, width, in_channels, out_channels = data_shape(recipe.data)
     except DataError:
         return  # there is no data, or it is broken, which is said where it is opened
-    recipe.model.try_out(channels[0], channels[1], (height, width), pick_device(ranks), recipe)
+    device, grid = pick_device(ranks), (height, width)
+    recipe.model.try_out(in_channels, out_channels, grid, device, recipe, ranks.world_size)
+    try_out_loss(recipe.loss, height, width, out_channels)
 
 
 def record_start(setup: Setup, folder: RunFolder) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from geomano_hpc.config import Recipe
@@ -46,6 +47,12 @@ class Taken:
     def loss(self) -> float:
         """Per sample."""
         return self.sums.loss / len(self.batch.samples)
+
+
+def seed_of_step(seed: int, batch: GlobalBatch, rank: int) -> int:
+    """For the random numbers of a model, such as its dropout: others in every step and rank, and the same again in a
+    run that goes on from a checkpoint."""
+    return int(np.random.SeedSequence([seed, batch.epoch, batch.step, rank]).generate_state(1, np.uint64)[0])
 
 
 class Steps:
@@ -88,6 +95,7 @@ class Steps:
     def take(self, batch: GlobalBatch, loaded: Iterator[Batch]) -> Taken:
         """One optimiser step. If its gradient is not finite, the weights are left as they were."""
         started, waited = time.perf_counter(), self._data_wait.seconds
+        torch.manual_seed(seed_of_step(self.recipe.training.seed, batch, self.ranks.rank))
         device = self.engine.device
         sums = torch.zeros(3, dtype=torch.float64, device=device)
         parts = self._parts(batch.samples)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from geomano_hpc.data import Batch, Split
-from geomano_hpc.errors import ConfigError
-from geomano_hpc.training.losses import LossOfEach, gradient_loss, relative_l2
+from geomano_hpc.training.losses import LossOfEach, gradient_loss, of_each, relative_l2
 
 Samples = torch.Tensor | Batch  # numbers of samples of the split, or samples that are loaded already
 Network = Callable[[torch.Tensor], torch.Tensor]
@@ -95,7 +94,7 @@ class Task:
 
     def _losses(self, predicted: Sequence[torch.Tensor], target: Sequence[torch.Tensor]) -> LossParts:
         pairs = list(zip(predicted, target, strict=True))
-        named = torch.stack([self._of_each(one, other).sum() for one, other in pairs]).sum()
+        named = torch.stack([of_each(self.loss, one, other).sum() for one, other in pairs]).sum()
         relative = named
         if self.loss is not relative_l2:
             with torch.no_grad():
@@ -104,13 +103,3 @@ class Task:
             return LossParts(named, None, 0.0, relative)
         gradient = torch.stack([gradient_loss(one, other).sum() for one, other in pairs]).sum()
         return LossParts(named, gradient, self.gradient_weight, relative)
-
-    def _of_each(self, predicted_BHWC: torch.Tensor, target_BHWC: torch.Tensor) -> torch.Tensor:
-        found = self.loss(predicted_BHWC, target_BHWC)
-        if not isinstance(found, torch.Tensor) or found.shape != predicted_BHWC.shape[:1]:
-            what = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"
-            raise ConfigError(
-                f"loss.name: gave {what} for a batch of {len(predicted_BHWC)}; expected one loss for each sample, "
-                f"of shape ({len(predicted_BHWC)},): take the mean over all axes but the first"
-            )
-        return found

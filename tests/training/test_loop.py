@@ -254,6 +254,26 @@ def test_engine_torch_needs_no_deepspeed(tiny_recipe: Recipe, tmp_path: Path) ->
     assert "set training.engine=torch" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("keys", "ours"),
+    [
+        ({"zero_optimization": {"stage": 2}}, "training.deepspeed.zero_optimization.stage: is set by training.zero"),
+        ({"gradient_accumulation_steps": 2}, "is set by training.accumulate; set that instead"),
+        ({"bf16": {"enabled": True}}, "is set by compute.precision"),
+    ],
+)
+def test_keys_of_deepspeed_that_a_key_of_the_recipe_stands_for_are_refused(
+    keys: dict[str, object], ours: str, tiny_recipe: Recipe
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(ours)):
+        changed(tiny_recipe, deepspeed=keys)
+
+
+def test_other_keys_of_deepspeed_are_numbers_from_the_command_line_too() -> None:
+    said = ["training.deepspeed.zero_optimization.reduce_bucket_size=5e7"]
+    assert load_recipe("darcy_smoke", said).training.deepspeed == {"zero_optimization": {"reduce_bucket_size": 5e7}}
+
+
 def test_zero_belongs_to_deepspeed(tiny_recipe: Recipe) -> None:
     with pytest.raises(ValueError, match="leave them out with engine torch"):
         changed(tiny_recipe, engine="torch", zero=1)

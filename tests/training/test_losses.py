@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from geomano_hpc.config import LossConfig, Recipe, load_recipe
-from geomano_hpc.errors import ConfigError
+from geomano_hpc.errors import ConfigError, GeomanoError
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.losses import (
     central_differences,
@@ -75,6 +75,16 @@ def weighted(prediction, target, weight=1.0):
 
 def of_the_batch(prediction, target):
     return (prediction - target).square().mean()
+
+def raises(prediction, target):
+    raise ValueError("no")
+
+def detached(prediction, target):
+    return (prediction - target).detach().square().mean(dim=(1, 2, 3))
+
+def nan_with_a_gradient(prediction, target):
+    loss = (prediction - target).square().mean(dim=(1, 2, 3))
+    return loss + (float("nan") * loss).detach()
 """
 
 
@@ -107,8 +117,22 @@ def test_run_minimises_the_loss_that_it_names_and_records_the_relative_error_too
 def test_loss_that_is_not_one_per_sample_is_refused(own: None, tiny_recipe: Recipe, tmp_path: Path) -> None:
     recipe = with_loss(tiny_recipe, name="own_losses:of_the_batch")
     with pytest.raises(
-        ConfigError, match=r"loss.name: gave shape \(\) for a batch of 4; expected one loss for each sample"
+        ConfigError, match=r"loss.name: gave shape \(\) for a batch of 2; expected one loss for each sample"
     ):
+        train(recipe, RunFolder(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"loss.name own_losses:raises: ValueError: no, when given samples of \[2, 9"):
+        train(with_loss(tiny_recipe, name="own_losses:raises"), RunFolder(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"loss.name own_losses:detached: what it gives has no gradient"):
+        train(with_loss(tiny_recipe, name="own_losses:detached"), RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_batch_that_has_moved_the_weights_is_not_called_left_out(
+    own: None, tiny_recipe: Recipe, tmp_path: Path
+) -> None:
+    """The loss is not a number, but its gradient is: the optimiser has taken its step."""
+    recipe = changed(with_loss(tiny_recipe, name="own_losses:nan_with_a_gradient"), skip_nonfinite=9)
+    with pytest.raises(GeomanoError, match=r"the loss is nan and the norm of its gradient [\d.]+ in epoch 1, step 1"):
         train(recipe, RunFolder(tmp_path / "run"))
 
 

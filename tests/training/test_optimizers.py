@@ -13,6 +13,7 @@ from geomano_hpc.atomic import sha256, write_json
 from geomano_hpc.config import Recipe, TrainingConfig, load_recipe
 from geomano_hpc.config.choices import OPTIMIZERS
 from geomano_hpc.errors import ConfigError
+from geomano_hpc.training.engines.whole_state import check_goes_on
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.optimizers import check_optimizer, make_optimizer
 from geomano_hpc.training.records.run_folder import RunFolder
@@ -36,6 +37,26 @@ class Own(torch.optim.SGD):
                 parameter.data.mul_(1 - 1e-3 / state["count"] - 1e-3 / group["steps_of_its_own"])
                 if self.kept:
                     state["kept"] = [1]
+
+class Forgets(torch.optim.SGD):
+    def __init__(self, parameters, lr, weight_decay, where):
+        super().__init__(parameters, lr=lr)
+        self.where, self.steps = where, 0
+    def step(self, closure=None):
+        super().step(closure)
+        self.steps += 1
+        if self.where == "group":
+            self.steps = self.param_groups[0].setdefault("steps", torch.zeros(1)).add_(1).item()
+        if self.where == "state":
+            self.steps = self.state["shared"]["steps"] = self.state["shared"].get("steps", 0) + 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.mul_(1 - 1e-3 / self.steps)
+
+def two_groups(parameters, lr, weight_decay):
+    matrices, vectors = ([p for p in parameters if (p.ndim > 1) == wanted] for wanted in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr)
 
 def first_only(parameters, lr, weight_decay):
     return torch.optim.SGD(parameters[:1], lr=lr)
@@ -76,6 +97,7 @@ def test_lion_steps_as_computed_by_hand() -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_name_is_an_optimiser_with_our_learning_rate(name: str) -> None:
     check_optimizer(config(optimizer=name))
+    check_goes_on(config(optimizer=name))
     optimizer = make_optimizer([nn.Parameter(torch.ones(3))], config(optimizer=name, lr=0.25, weight_decay=0.125))
     (group,) = optimizer.param_groups
     assert (group["lr"], group["weight_decay"]) == (0.25, 0.125)
@@ -96,6 +118,14 @@ def test_options_reach_the_optimiser_as_numbers_from_the_command_line_too() -> N
     assert optimizer.param_groups[0]["nesterov"] is True
 
 
+FORGETS = {"optimizer": "own_optimizers:Forgets"}
+
+
+def check(keys: dict[str, object]) -> None:
+    check_optimizer(config(**keys))
+    check_goes_on(config(**keys))
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
@@ -112,12 +142,15 @@ def test_options_reach_the_optimiser_as_numbers_from_the_command_line_too() -> N
             {"optimizer": "adafactor", "zero": 1},
             "does not treat each number of a parameter alone.* set training.zero=0",
         ),
+        ({**FORGETS, "optimizer_options": {"where": "itself"}}, "does not go on from a checkpoint as if nothing"),
+        ({**FORGETS, "optimizer_options": {"where": "group"}}, "does not go on from a checkpoint as if nothing"),
+        ({**FORGETS, "optimizer_options": {"where": "state"}}, "keeps the state 'shared' for no parameter"),
         ({"optimizer": "adagrad", "zero": 2}, "keeps states from before its first step.* set training.zero=0"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(keys: dict[str, object], words: str, own: str) -> None:
     with pytest.raises((ConfigError, ValueError), match=words) as refused:
-        check_optimizer(config(**keys))
+        check(keys)
     if isinstance(refused.value, ConfigError):
         assert str(refused.value).startswith("training.optimizer ")
         assert "\n" not in str(refused.value)
@@ -161,6 +194,23 @@ def test_run_goes_on_bit_by_bit_with_any_optimiser(
     back_to(4, folder)
     train(recipe, folder)
     assert "resumed from" in folder.log_file.read_text()
+    assert what_a_run_computed(folder) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [1, 2])
+def test_groups_of_an_optimiser_are_parted_saved_and_restored(
+    zero: int, own: str, tiny_recipe: Recipe, tmp_path: Path
+) -> None:
+    keys = {"optimizer": f"{own}:two_groups", "epochs": 2, "log_every": 1, "checkpoint_steps": 2, "keep_checkpoints": 9}
+    recipe, folder, whole = changed(tiny_recipe, zero=zero, **keys), RunFolder(tmp_path / "run"), tmp_path / "whole"
+    train(recipe, folder)
+    train(changed(tiny_recipe, engine="torch", **keys), RunFolder(whole))
+    losses = step_losses(folder)
+    assert list(losses.values()) == pytest.approx(list(step_losses(RunFolder(whole)).values()), rel=1e-5)
+    undisturbed = what_a_run_computed(folder)
+    back_to(4, folder)
+    train(recipe, folder)
     assert what_a_run_computed(folder) == undisturbed
 
 

@@ -6,14 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import geomano_hpc as gm
 from geomano_hpc.cli.app import main
+from geomano_hpc.launchers import Ranks
+from geomano_hpc.training.evaluate import evaluate, load_trained
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.records.run_folder import RunFolder
+from tests.support.forked_ranks import Farm
 from tests.support.training_runs import back_to, changed, what_a_run_computed
 
-# With a buffer that the training changes, and a parameter that it does not.
+# With a buffer that the training changes, a parameter that it does not, and random numbers.
 NETS = """
 import os, signal
 import torch
@@ -35,6 +39,7 @@ class MyNet(nn.Module):
         if forwards == int(os.environ.get("STOP_AT", "-1")):
             os.kill(os.getpid(), signal.SIGTERM)
         hidden = self.norm(self.lift(x.movedim(-1, 1))).relu()
+        hidden = nn.functional.dropout(hidden, 0.1, self.training)
         return self.frozen * self.project(hidden).movedim(1, -1)
 """
 
@@ -113,3 +118,23 @@ def test_buffers_are_restored_where_parameters_are_parted(folder: Path, tiny_rec
     back_to(3, run)
     train(recipe, run)
     assert what_a_run_computed(run) == undisturbed
+
+
+@pytest.mark.ranks
+@pytest.mark.slow(20)
+@pytest.mark.parametrize("engine", [{"engine": "torch"}, {"zero": 1}])
+def test_what_two_ranks_report_is_what_they_saved_and_go_on_with(
+    engine: dict[str, object], ranks: Farm, folder: Path, tiny_recipe: gm.Recipe
+) -> None:
+    """Ranks see other samples: the means of a batch norm are those of rank 0 on both, the dropout is each one's own."""
+    model = {"name": "own_nets_of_a_test.nets:MyNet", "options": {"trained": True}}
+    base = gm.Recipe.model_validate({**tiny_recipe.model_dump(), "model": model})
+    recipe = changed(base, epochs=2, batch_size=3, log_every=1, checkpoint_steps=2, keep_checkpoints=9, **engine)
+    run = ranks.train(recipe, folder / "run")
+    reported = what_a_run_computed(run)
+    trained, task = load_trained(run, None, None, best=False)
+    alone = evaluate(trained, task, 4, torch.device("cpu"), Ranks(0, 1, 0))
+    assert alone.rel_l2 == pytest.approx(run.result()["rel_l2"], rel=1e-6)  # type: ignore[index]
+    back_to(4, run)
+    ranks.train(recipe, run.path)
+    assert what_a_run_computed(run) == reported

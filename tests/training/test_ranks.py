@@ -57,6 +57,16 @@ def test_rank_that_is_no_rank_is_an_error() -> None:
         read_ranks({**TORCHRUN, "RANK": "4"})
 
 
+def test_half_of_what_torchrun_says_is_an_error_and_not_a_process_on_its_own() -> None:
+    half = {name: value for name, value in TORCHRUN.items() if name != "LOCAL_RANK"}
+    with pytest.raises(
+        GeomanoError, match=r"RANK=3, WORLD_SIZE=4, LOCAL_RANK=\(not set\): .* start them with torchrun"
+    ):
+        read_ranks(half)
+    assert read_ranks({"RANK": "0", "WORLD_SIZE": "1"}) == Ranks(0, 1, 0)
+    assert read_ranks({**half, **SRUN}) == Ranks(1, 2, 0, "srun")
+
+
 def test_first_rank_speaks_for_all_whatever_else_is_wrong() -> None:
     assert speaks_for_all({})
     assert not speaks_for_all({**TORCHRUN, "RANK": "4"})

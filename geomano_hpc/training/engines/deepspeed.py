@@ -77,6 +77,8 @@ class DeepSpeedEngine(Engine):
         if not self._zero:
             scale = self._loss_scaler.state_dict() if self._loss_scaler is not None else {}
             return whole_state(self.model, self.optimizer, self.schedule, scale)
+        if self._zero < 3:
+            self._link_states()
         # A flat part holds the numbers of many parameters, and states that are one for all of them, such as steps.
         flat: dict[str, Any] = next(iter(self.optimizer.state.values()), {})
         parts = of_each_number({"": flat})
@@ -104,11 +106,17 @@ class DeepSpeedEngine(Engine):
                 self.optimizer.state[flat] = {**{key: torch.zeros_like(flat) for key in parts}, **deepcopy(common)}
         if parts:
             if self._zero < 3:
-                zero._lazy_init_hp_params_optimizer_state()  # so that parameters know where their moments are
+                self._link_states()
             for name, parameter in self._parameters().items():
                 for key in (key for key in parts if key in states[name]):
                     self._set_moment(parameter, states[name][key].to(self.device), key)
         self.schedule.restore(state.record["schedule"])
+
+    def _link_states(self) -> None:
+        """Tell the parameters of every group where their states are: DeepSpeed does it once, for the first group."""
+        if self.optimizer.state:
+            self._engine.optimizer._hp_optimizer_states_linked = False
+            self._engine.optimizer._lazy_init_hp_params_optimizer_state()
 
     def _load_weights(self, weights: dict[str, torch.Tensor], zero: Any) -> None:
         if self._zero < 3:

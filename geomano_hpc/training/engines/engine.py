@@ -43,6 +43,8 @@ class Engine(ABC):
         self.model, self.ranks, self.device = model, ranks, device
         self.optimizer = make_optimizer(model.parameters(), config)
         self.schedule = Schedule(self.optimizer, config, total_steps)
+        parameters = dict(model.named_parameters())
+        self._saved_buffers = [name for name in model.state_dict() if name not in parameters]
 
     @property
     @abstractmethod
@@ -67,10 +69,18 @@ class Engine(ABC):
         """Clip and step the optimiser unless the gradient is not finite. Returns its norm before clipping."""
 
     def step(self) -> float:
-        """One optimiser and scheduler step. Returns the gradient's norm; if that is not finite, nothing has changed."""
+        """One optimiser and scheduler step. Returns the gradient's norm; if that is not finite, nothing has changed.
+
+        Buffers that a model learns, such as the means of a batch norm, are those of rank 0 from here on: that is what
+        is evaluated and saved.
+        """
         norm = self._apply()
         if math.isfinite(norm):
             self.schedule.step()
+        if self.ranks.world_size > 1 and self._saved_buffers:
+            buffers = dict(self.model.named_buffers())
+            for name in self._saved_buffers:
+                torch.distributed.broadcast(buffers[name], src=0)
         return norm
 
     @abstractmethod

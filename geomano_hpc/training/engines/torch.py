@@ -1,6 +1,7 @@
 """The engine of plain torch: DistributedDataParallel around the model, nothing to install besides."""
 
 import contextlib
+import math
 import warnings
 from typing import Any
 
@@ -51,7 +52,8 @@ class TorchEngine(Engine):
     def _apply(self) -> float:
         self._scaler.unscale_(self.optimizer)
         norm = clip_whole_gradients(self.model, self._clip)
-        self._scaler.step(self.optimizer)
+        if self._scaler.is_enabled() or math.isfinite(norm):  # some optimisers decay weights without a gradient, too
+            self._scaler.step(self.optimizer)
         self._scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
