@@ -10,6 +10,7 @@ from torch import nn
 
 from geomano_hpc.config import Recipe, TrainingConfig
 from geomano_hpc.errors import ConfigError, GeomanoError
+from geomano_hpc.training.engines.whole_state import check_goes_on
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.optimizers import make_optimizer
 from geomano_hpc.training.records.run_folder import RunFolder
@@ -30,6 +31,9 @@ def plateau(optimizer, total_steps):
 
 def no_total(optimizer):
     return None
+
+def fails(optimizer, total_steps):
+    return LambdaLR(optimizer, lambda step: [1.0, 1.0][step])
 """
 
 
@@ -106,6 +110,11 @@ def test_one_cycle_gives_no_momentum_to_an_optimiser_without() -> None:
 def test_what_cannot_work_is_refused_in_one_line(keys: dict[str, object], words: str, own: str) -> None:
     with pytest.raises((ConfigError, ValueError), match=words):
         check_scheduler(TrainingConfig.model_validate(keys))
+
+
+def test_schedule_that_cannot_take_its_steps_is_refused_in_one_line(own: str) -> None:
+    with pytest.raises(ConfigError, match=r"training.scheduler own_schedules:fails: step\(\) fails: IndexError"):
+        check_goes_on(TrainingConfig(scheduler="own_schedules:fails"))
 
 
 def test_run_goes_on_bit_by_bit_with_a_schedule_of_ones_own(tiny_recipe: Recipe, own: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from geomano_hpc.config import TrainingConfig
-from geomano_hpc.errors import ConfigError
+from geomano_hpc.errors import ConfigError, in_one_line
 from geomano_hpc.training.engines.engine import EngineState
 from geomano_hpc.training.engines.optimizer_states import joined, parted
 from geomano_hpc.training.optimizers import make_optimizer
@@ -77,7 +77,7 @@ class _Small:
             for parameter in self.model.parameters():
                 parameter.copy_(torch.linspace(-1.0, 2.0, parameter.numel()).reshape(parameter.shape))
         self.optimizer = make_optimizer(self.model.parameters(), config)
-        self.schedule = Schedule(self.optimizer, config, total_steps=1000)
+        self.scheduler, self.schedule = config.scheduler, Schedule(self.optimizer, config, total_steps=1000)
 
     def take_steps(self, first: int, last: int) -> None:
         for step in range(first, last + 1):
@@ -86,4 +86,7 @@ class _Small:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(step)  # as in a training
                 self.optimizer.step()
-            self.schedule.step()
+            try:
+                self.schedule.step()
+            except Exception as error:
+                raise ConfigError(f"training.scheduler {self.scheduler}: step() fails: {in_one_line(error)}") from error
