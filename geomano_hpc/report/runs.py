@@ -132,14 +132,20 @@ def data_facts(data: DataConfig) -> DataFacts:
     return DataFacts(train_samples=data.train_samples)
 
 
+def names_of(studies: Sequence[Path]) -> list[str]:
+    """The names of their folders; of those with the same name, the paths as they were given."""
+    names = [study.resolve().name for study in studies]
+    return [str(study) if names.count(name) > 1 else name for study, name in zip(studies, names, strict=True)]
+
+
 def read_runs(studies: Sequence[Path]) -> list[Run]:
     runs = []
-    for study in studies:
+    for study, name in zip(studies, names_of(studies), strict=True):
         points = read_manifest(study).runs
         for status in study_status(study):
             folder = RunFolder(study / status.name) if (study / status.name).is_dir() else RunFolder(study)
             point = points.get(status.name, {})
-            runs.append(Run(study.name, folder, status.recipe, point, status, folder.result()))
+            runs.append(Run(name, folder, status.recipe, point, status, folder.result()))
     if not runs:
         names = ", ".join(str(study) for study in studies)
         raise GeomanoError(f"{names}: no runs in this folder; start some with `geomano launch`")

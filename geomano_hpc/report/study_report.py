@@ -17,7 +17,7 @@ from geomano_hpc.report.html import to_html
 from geomano_hpc.report.measured_costs import last_start, place_of
 from geomano_hpc.report.paper_tables import ablation_tables, efficiency_tables, error_bounds_table, main_table
 from geomano_hpc.report.published import TITLES
-from geomano_hpc.report.runs import Run, Variant, read_runs, variants_of
+from geomano_hpc.report.runs import Run, Variant, names_of, read_runs, variants_of
 from geomano_hpc.report.study_tables import scalability_table, unfinished_table, variants_table
 from geomano_hpc.report.table import Table
 from geomano_hpc.report.text import to_latex, to_markdown
@@ -43,7 +43,7 @@ def make_report(studies: Sequence[Path], tables: Sequence[TableName] = (), with_
     variants = variants_of(runs)
     about, named = _said_by_studies(studies)
     wanted = tables or named
-    title = ", ".join(study.resolve().name for study in studies)
+    title = ", ".join(names_of(studies))
     curves = _curves(variants)
     made: list[Table] = []
     if "main" in wanted:

@@ -273,6 +273,19 @@ def test_studies_that_vary_the_same_key_have_a_curve_each_and_one_without_result
     assert (tmp_path / "out" / "scalability.png").is_file()
 
 
+def test_studies_in_folders_of_the_same_name_are_both_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(name="demo", recipe="darcy", seeds=[0, 1])
+    write_study(study, tmp_path / "a" / "demo")
+    write_study(study, tmp_path / "b" / "demo", failed={1: "it broke"})
+    monkeypatch.chdir(tmp_path)
+    report = make_report([Path("a/demo"), Path("b/demo")], with_figures=False)
+    assert report.title == "a/demo, b/demo"
+    assert [row[0] for row in table(report, "variants")] == ["a/demo: darcy", "b/demo: darcy"]
+    assert [variant.error.n for variant in report.variants] == [2, 1]
+    monkeypatch.chdir(tmp_path / "a" / "demo")
+    assert {run.study for run in read_runs([Path()])} == {"demo"}
+
+
 def test_runs_that_two_launches_named_otherwise_count_once_for_each_seed(tmp_path: Path) -> None:
     """dstate 16 is what the recipe says anyway."""
     first = Study(name="s", recipe="darcy", axes={"model.depth": [1]}, seeds=[0, 1])
