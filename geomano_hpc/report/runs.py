@@ -3,6 +3,7 @@
 Runs that differ in their seed only are one variant.
 """
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,12 @@ class Run:
     status: RunStatus
     result: dict[str, Any] | None
 
+    @property
+    def error(self) -> float:
+        """Of a finished run; not a number where the training diverged."""
+        assert self.result is not None
+        return float(self.result["rel_l2"])
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -42,13 +49,19 @@ class Spread:
         return len(self.values)
 
     @property
+    def finite(self) -> list[float]:
+        return [value for value in self.values if math.isfinite(value)]
+
+    @property
     def mean(self) -> float | None:
         return statistics.fmean(self.values) if self.values else None
 
     @property
     def deviation(self) -> float | None:
-        """None for a single seed."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        """None for a single seed, not a number where a value is none."""
+        if len(self.values) < 2:
+            return None
+        return statistics.stdev(self.values) if len(self.finite) == self.n else math.nan
 
     def in_words(self, digits: int = 5) -> str:
         if self.mean is None:
@@ -80,7 +93,7 @@ class Variant:
 
     @cached_property
     def error(self) -> Spread:
-        return Spread([float(run.result["rel_l2"]) for run in self.runs if run.result])
+        return Spread([run.error for run in self.runs if run.result])
 
     @cached_property
     def train_seconds(self) -> Spread:

@@ -2,21 +2,26 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from geomano_hpc.config import Recipe
 from geomano_hpc.errors import ConfigError, GeomanoError
 from geomano_hpc.launch import Study, load_study, plan
+from geomano_hpc.report import study_report
 from geomano_hpc.report.estimate import estimate
+from geomano_hpc.report.figures import MOST_CURVES
 from geomano_hpc.report.published import differences
 from geomano_hpc.report.runs import read_runs, variants_of
 from geomano_hpc.report.study_report import Report, make_report, write_report
 from geomano_hpc.report.table import Cell, Table
 from geomano_hpc.slurm import load_profile
 from geomano_hpc.training.loop import train
+from geomano_hpc.training.records.predictions import Predictions
 from geomano_hpc.training.records.run_folder import RunFolder
 from tests.support.untraced import seconds_of
 from tests.support.written_runs import write_study
@@ -300,6 +305,66 @@ def test_single_number_is_not_the_best_of_a_column() -> None:
     one, two = [Cell("a", 1.0)], [Cell("b", 2.0)]
     assert not Table("t", "t", ["x"], [one, [Cell("-")]]).with_best([0]).rows[0][0].best
     assert [row[0].best for row in Table("t", "t", ["x"], [two, one]).with_best([0]).rows] == [False, True]
+
+
+def test_number_that_is_not_finite_is_never_the_best() -> None:
+    rows = [[Cell("a", value)] for value in (math.nan, 2.0, 1.0, -math.inf)]
+    assert [row[0].best for row in Table("t", "t", ["x"], rows).with_best([0]).rows] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("error", [math.nan, math.inf])
+def test_diverged_runs_are_named_and_the_others_reported(error: float, tmp_path: Path) -> None:
+    study = Study(
+        name="s", recipe="darcy", axes={"model.depth": [1, 2, 4]}, seeds=[0, 1], tables=["main", "scalability"]
+    )
+    names = write_study(study, tmp_path / "s")
+    for name in names[:1] + names[4:]:
+        run = RunFolder(tmp_path / "s" / name)
+        run.write_result({**(run.result() or {}), "rel_l2": error})
+        run.metrics_file.write_text(json.dumps({**run.metrics()[-1], "train_loss": error, "test_rel_l2": error}) + "\n")
+    for name in names:  # those of the best run are drawn
+        Predictions("steady", *np.ones((3, 1, 8, 8, 1))).write(RunFolder(tmp_path / "s" / name).predictions_file)
+    report = write_report([tmp_path / "s"])
+    told = "runs with an error that is not finite, so that no mean with it is: " + ", ".join(
+        f"s/{name}" for name in names[:1] + names[4:]
+    )
+    assert told in report.facts
+    assert [row[1] for row in table(report, "scalability_depth")] == [
+        f"{error} ± nan †",
+        "0.01250 ± 0.00071 †",
+        f"{error} ± nan †",
+    ]
+    (picture,) = (picture for picture in report.pictures if picture.name == "prediction")
+    assert picture.note == f"s/{names[1]}, the best run: test rel-L2 0.01100"
+    one, _, three = csv.DictReader((tmp_path / "s" / "report" / "report_variants.csv").open())
+    assert (one["rel_l2_std"], one["rel_l2_min"], one["rel_l2_max"], three["rel_l2_min"]) == (
+        "nan",
+        "0.011",
+        "0.011",
+        "",
+    )
+    assert f'data-value="{error}"' not in (tmp_path / "s" / "report" / "report.html").read_text()
+    for name in names:
+        run = RunFolder(tmp_path / "s" / name)
+        run.write_result({**(run.result() or {}), "rel_l2": error})
+    report = write_report([tmp_path / "s"])
+    assert "no picture of predictions: no run of Darcy flow has a finite error" in report.facts
+    assert [picture.name for picture in report.pictures] == ["loss_curves"]
+
+
+def test_curves_are_those_of_the_smallest_finite_errors(tmp_path: Path) -> None:
+    depths = list(range(1, MOST_CURVES + 3))
+    names = write_study(Study(name="s", recipe="darcy", axes={"model.depth": depths}, seeds=[0]), tmp_path / "s")
+    for name in names[:2]:
+        run = RunFolder(tmp_path / "s" / name)
+        run.write_result({**(run.result() or {}), "rel_l2": math.nan})
+    with pytest.MonkeyPatch.context() as patch:
+        drawn: list[list[str]] = []
+        patch.setattr(study_report, "loss_curves", lambda variants: drawn.append([v.label for v in variants]))
+        report = make_report([tmp_path / "s"])
+        (curves,) = (picture for picture in report.pictures if picture.name == "loss_curves")
+        curves.draw()
+    assert drawn == [[f"depth {depth}" for depth in depths[2:]]]
 
 
 def test_estimate_says_what_it_is_taken_from(tmp_path: Path) -> None:
