@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def runs_csv(variants: Sequence[Variant]) -> str:
-    """One row per run, finished or not."""
+    """One row per run, finished or not, also of runs that repeat another one."""
     varied = _varied(variants)
-    return _csv(_row_of_run(run, variant, varied) for variant in variants for run in variant.runs)
+    return _csv(_row_of_run(run, one, varied) for one in variants for run in (*one.runs, *one.repeated))
 
 
 def variants_csv(variants: Sequence[Variant]) -> str:

@@ -77,6 +77,7 @@ class Variant:
     runs: list[Run]
     values: dict[str, Any]  # of the keys that vary between variants
     data: "DataFacts" = field(compare=False)
+    repeated: list[Run] = field(default_factory=list)  # with recipe and seed of one of `runs`: they do not count
 
     @property
     def recipe(self) -> Recipe:
@@ -173,6 +174,7 @@ def variants_of(runs: Sequence[Run]) -> list[Variant]:
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, (run, content) in enumerate(zip(runs, contents, strict=True)):
         groups[run.study, str(sorted(content.items(), key=lambda item: item[0]))].append(index)
+    all_members = list(groups.values())
     for key, members in groups.items():
         groups[key] = _one_for_each_seed(members, runs)
     studies = {run.study for run in runs}
@@ -181,7 +183,7 @@ def variants_of(runs: Sequence[Run]) -> list[Variant]:
     facts: dict[DataConfig, DataFacts] = {}
     labels: dict[str, int] = {}
     variants = []
-    for first, members in zip(chosen, groups.values(), strict=True):
+    for first, members, found in zip(chosen, groups.values(), all_members, strict=True):
         run = runs[first]
         if run.recipe.data not in facts:
             facts[run.recipe.data] = data_facts(run.recipe.data)
@@ -193,7 +195,8 @@ def variants_of(runs: Sequence[Run]) -> list[Variant]:
         if labels[label] > 1:
             label = f"{label} ({labels[label]})"
         words = {key: word_of(value) if isinstance(value, dict) else value for key, value in values.items()}
-        variants.append(Variant(label, [runs[index] for index in members], words, facts[run.recipe.data]))
+        repeated = [runs[index] for index in found if index not in members]
+        variants.append(Variant(label, [runs[index] for index in members], words, facts[run.recipe.data], repeated))
     return variants
 
 

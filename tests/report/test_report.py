@@ -22,7 +22,7 @@ from geomano_hpc.report.table import Cell, Table
 from geomano_hpc.slurm import load_profile
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.records.predictions import Predictions
-from geomano_hpc.training.records.run_folder import RunFolder
+from geomano_hpc.training.records.run_folder import RunFolder, run_folders
 from tests.support.untraced import seconds_of
 from tests.support.written_runs import write_study
 
@@ -299,6 +299,12 @@ def test_runs_that_two_launches_named_otherwise_count_once_for_each_seed(tmp_pat
     (variant,) = variants_of(read_runs([tmp_path / "s"]))
     assert sorted(run.recipe.training.seed for run in variant.runs) == [0, 1, 2, 3, 4]
     assert variant.error.n == 5
+    write_report([tmp_path / "s"], with_figures=False)
+    rows = list(csv.DictReader((tmp_path / "s" / "report" / "report.csv").open()))
+    assert {row["run"] for row in rows} == {folder.path.name for folder in run_folders(tmp_path / "s")}
+    assert len(rows) == 7
+    (row,) = csv.DictReader((tmp_path / "s" / "report" / "report_variants.csv").open())
+    assert (row["runs"], row["finished"]) == ("5", "5")
 
 
 def test_single_number_is_not_the_best_of_a_column() -> None:
