@@ -218,6 +218,7 @@ class RunFolder:
 
         Where the block fails before the run has begun, the folder is left as it was found, or is not left at all.
         """
+        _refuse_file_in_the_way(self.log_file.parent)
         was_planned, as_found = self.config_file.is_file(), self.noted()
         lock = try_lock(self.lock_file)
         if lock is None:
@@ -259,12 +260,13 @@ class RunFolder:
 
 def _missing_folders(path: Path) -> list[Path]:
     """The folder and those above it that are not there yet, the deepest first."""
-    upwards = (path, *path.parents)
-    missing = list(itertools.takewhile(lambda folder: not folder.exists(), upwards))
-    above = upwards[len(missing)]
-    if not above.is_dir():
-        raise ConfigError(f"{above} is a file, and a run needs a folder there; choose another --out, or move the file")
-    return missing
+    return list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
+
+
+def _refuse_file_in_the_way(path: Path) -> None:
+    found = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not found.is_dir():
+        raise ConfigError(f"{found} is a file, and a run needs a folder there; choose another --out, or move the file")
 
 
 def run_folders(study: Path) -> list[RunFolder]:
