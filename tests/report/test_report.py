@@ -26,6 +26,8 @@ from geomano_hpc.training.records.run_folder import RunFolder, run_folders
 from tests.support.untraced import seconds_of
 from tests.support.written_runs import write_study
 
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
+
 
 def table(report: Report, name: str) -> list[list[str]]:
     (found,) = (table for table in report.tables if table.name == name)
@@ -203,6 +205,10 @@ def test_csv_has_a_row_per_run_and_a_row_per_variant_with_plain_numbers(tmp_path
     assert float(one["rel_l2_std"]) == pytest.approx(0.001)
     assert (one["runs"], one["finished"], two["runs"], two["finished"]) == ("3", "3", "3", "2")
     assert (float(two["rel_l2_min"]), float(two["rel_l2_max"])) == pytest.approx((0.013, 0.014))
+    for name, row in (("report.csv", first), ("report_variants.csv", one)):
+        (line,) = (line for line in DOCUMENT.splitlines() if line.startswith(f"| `{name}`"))
+        documented = line.rstrip(" |").rpartition("| ")[2]
+        assert list(row) == documented.replace("the keys that vary", "model.depth, training.lr").split(", ")
 
 
 def test_csv_of_runs_without_a_manifest_has_the_keys_that_differ(folders: Path) -> None:
