@@ -7,12 +7,15 @@ rank 0 then puts the parts together. Sample i, and so the file, has the same bit
 import json
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import h5py
@@ -112,7 +115,6 @@ def generate(
     scipy's solve in this process, a block of samples at once.
     """
     assert generation.transforms == (transforms.name if transforms else "scipy")
-    refuse_to_start_again()
     world = world or SingleProcess()
     parts = unfinished(generation, out)
     missing = world.bcast(_missing(parts) if world.rank == 0 else None)
@@ -131,16 +133,6 @@ def generate(
         parts.assemble(last)
     world.allgather(None)  # nobody returns before the file has its name
     return True
-
-
-def refuse_to_start_again() -> None:
-    """A worker imports the script that started it. One that does its work at import would do it all again in there,
-    and wait for itself."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise DataError("a worker that makes samples ran the script that started it: " + _GUARD)
-
-
-_GUARD = 'put what the script does under `if __name__ == "__main__":`'
 
 
 def unfinished(generation: Generation, out: Path) -> Parts:
@@ -194,7 +186,7 @@ def _made(
         return
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=fresh, initializer=_end_with_parent) as pool:
-        with children_ignore_ctrl_c():
+        with children_ignore_ctrl_c(), _children_do_not_import_main():
             made = [pool.submit(_make_block, generation, parts, block) for block in blocks]
         try:
             for future in made:
@@ -206,11 +198,29 @@ def _made(
         except BrokenProcessPool as error:
             raise DataError(
                 f"a process that makes {parts.out} died (out of memory, or killed); start again, and only what is "
-                f"missing is made. From a script of your own: {_GUARD}"
+                "missing is made"
             ) from error
         except Exception:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+_MAIN_IS_HIDDEN = threading.Lock()
+
+
+@contextmanager
+def _children_do_not_import_main() -> Iterator[None]:
+    """Processes that are spawned in this block do not import the script that started them, as Python has them do.
+
+    They need nothing of it, and a script without a guard would do all its work again in each of them.
+    """
+    with _MAIN_IS_HIDDEN:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")  # without a file or a name to import it by
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _end_with_parent() -> None:

@@ -91,7 +91,8 @@ def load_study(name_or_path: str) -> Study:
     """A shipped study, a study file, or a recipe, which makes a study of five seeds."""
     content, source = _read(name_or_path)
     if content is None:
-        return Study(name=Path(name_or_path).stem if source else name_or_path, recipe=name_or_path)
+        named = {"name": Path(name_or_path).stem if source else name_or_path, "recipe": name_or_path}
+        return validated(Study, named, f"{name_or_path} gives the study its name; rename the file")
     return validated(Study, content, source)
 
 
@@ -101,14 +102,23 @@ def _read(name_or_path: str, chain: tuple[str, ...] = ()) -> tuple[dict[str, Any
         return None, ""
     content, source = STUDIES.read(name_or_path, also=RECIPES)
     if "like" not in content:
-        return content if "recipe" in content else None, source  # without it, a recipe of the user's own
+        if "recipe" not in content:
+            return None, source  # a recipe of the user's own
+        return {**content, "set": _changes(content, source)}, source
     other = content.pop("like")
     if other in (*chain, name_or_path):
         raise ConfigError(f"{source}: like: {other} goes round in a circle")
     base, _ = _read(str(other), (*chain, name_or_path))
     if base is None:
         raise ConfigError(f"{source}: like: {other} is a recipe; name it with recipe: {other}")
-    return {**base, **content, "set": {**base.get("set", {}), **content.get("set", {})}}, source
+    return {**base, **content, "set": {**base["set"], **_changes(content, source)}}, source
+
+
+def _changes(content: dict[str, Any], source: str) -> dict[str, Any]:
+    changes = content.get("set")
+    if changes is not None and not isinstance(changes, dict):
+        raise ConfigError(f"{source}: set is a mapping, such as {{model.depth: 4}} (found {changes!r})")
+    return changes or {}
 
 
 def with_overrides(

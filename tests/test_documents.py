@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ def check(command: str, workplace: Path) -> None:
 @pytest.mark.slow(20)
 @pytest.mark.parametrize("block", python_blocks(), ids=lambda block: block.split("\n")[0])
 def test_readme_python_runs_as_written(block: str, workplace: Path) -> None:
-    done = run(f"python -c {shlex.quote(block)}", workplace)
+    (workplace / "mine.py").write_text(block)
+    done = run("python mine.py", workplace)
     assert done.returncode == 0, done.stderr
     assert re.search(r"test rel-L2 0\.\d+, of this sample 0\.\d+", done.stdout)
 
@@ -112,6 +114,12 @@ def test_every_link_resolves(document: Path) -> None:
             slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
             slugs |= set(re.findall(r"^::: (\S+)$", file.read_text(), re.MULTILINE))  # names on the page of the API
             assert anchor in slugs, f"{document.name} links to {target}"
+
+
+def test_every_extra_is_in_the_table_of_the_installation() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = [line for line in (ROOT / "docs/start/install.md").read_text().splitlines() if line.startswith("|")]
+    assert set(re.findall(r'"\.\[([a-z-]+)\]"', "\n".join(rows))) == set(extras)
 
 
 def fenced(document: Path, *languages: str) -> list[str]:

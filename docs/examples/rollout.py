@@ -30,7 +30,7 @@ def draw(truth: torch.Tensor, predicted: torch.Tensor, error_by_frame: list[floa
     figure.savefig("rollout.png", dpi=150)
 
 
-if __name__ == "__main__":  # the generator starts processes of its own
+if __name__ == "__main__":
     # The shipped recipe `navier_stokes_smoke` generates its data: flows of viscosity 1e-3 on 16 x 16 points.
     small = {
         "data.generate.train_samples": 16,

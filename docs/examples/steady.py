@@ -29,7 +29,7 @@ def draw(a: torch.Tensor, u: torch.Tensor, predicted: torch.Tensor) -> None:
     figure.savefig("steady.png", dpi=150)
 
 
-if __name__ == "__main__":  # the generator starts processes of its own
+if __name__ == "__main__":
     # The shipped recipe `darcy_smoke` generates its data. The changes make it quick.
     small = {
         "data.generate.train_samples": 100,

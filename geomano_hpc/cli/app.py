@@ -90,9 +90,9 @@ class _CtrlC:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words or bool(os.environ.get("GEOMANO_DEBUG"))
+    debug = "--debug" in words or _is_on("GEOMANO_DEBUG")
     # The deepspeed launcher puts --local_rank=N in front of what it was given; the environment says the same.
-    quiet = "--quiet" in words or "-q" in words or bool(os.environ.get("GEOMANO_QUIET"))
+    quiet = "--quiet" in words or "-q" in words or _is_on("GEOMANO_QUIET")
     words = [word for word in words if word not in _ANYWHERE and not word.startswith("--local_rank=")]
     be_quiet(quiet)
     logger = logging.getLogger("geomano_hpc")
@@ -122,6 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if exit_code == INTERRUPTED:
         _interrupted()
     sys.exit(exit_code if isinstance(exit_code, int) else 0)
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
 def _interrupted() -> NoReturn:

@@ -6,7 +6,7 @@ from pathlib import Path
 from geomano_hpc.config import DataConfig
 from geomano_hpc.config.tree import GenerateConfig
 from geomano_hpc.data_prep.convert import convert
-from geomano_hpc.data_prep.generate import Generation, generate, refuse_to_start_again
+from geomano_hpc.data_prep.generate import Generation, generate
 from geomano_hpc.data_prep.problems import Problem, problem
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import DataError
@@ -31,7 +31,6 @@ def ensure_store(config: DataConfig) -> None:
     require_store(config)
     if config.generate is None:
         return
-    refuse_to_start_again()  # before it waits for the lock that its parent holds
     generation, settings = _wanted(config.generate)
     with one_at_a_time(config.store.with_name(f".{config.store.name}.lock")):
         if config.store.is_dir():

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def runs_csv(variants: Sequence[Variant]) -> str:
-    """One row per run, finished or not."""
+    """One row per run, finished or not, also of runs that repeat another one."""
     varied = _varied(variants)
-    return _csv(_row_of_run(run, variant, varied) for variant in variants for run in variant.runs)
+    return _csv(_row_of_run(run, one, varied) for one in variants for run in (*one.runs, *one.repeated))
 
 
 def variants_csv(variants: Sequence[Variant]) -> str:
@@ -58,8 +58,8 @@ def _row_of_variant(variant: Variant, varied: Sequence[str]) -> dict[str, Any]:
         "runs": len(variant.runs),
         "finished": variant.error.n,
         **_spread("rel_l2", variant.error),
-        "rel_l2_min": min(variant.error.values, default=None),
-        "rel_l2_max": max(variant.error.values, default=None),
+        "rel_l2_min": min(variant.error.finite, default=None),
+        "rel_l2_max": max(variant.error.finite, default=None),
         "parameters": variant.parameters,
         **_spread("seconds_per_epoch", variant.train_seconds),
         "not_as_in_the_paper": "; ".join(variant.differences),

@@ -1,6 +1,7 @@
 """A report as one HTML page that needs nothing else: no network, no other files, light and dark, any width."""
 
 import base64
+import math
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -77,7 +78,8 @@ def _is_numeric(table: Table, column: int) -> bool:
 def _cell(cell: Cell, numeric: bool) -> str:
     names = [name for name, on in (("number", numeric), ("best", cell.best)) if on]
     attributes = f' class="{" ".join(names)}"' if names else ""
-    attributes += "" if cell.value is None else f' data-value="{cell.value!r}"'
+    if cell.value is not None and math.isfinite(cell.value):  # what has none is sorted last
+        attributes += f' data-value="{cell.value!r}"'
     return f"<td{attributes}>{escape(cell.text)}</td>"
 
 

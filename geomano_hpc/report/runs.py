@@ -3,6 +3,7 @@
 Runs that differ in their seed only are one variant.
 """
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,12 @@ class Run:
     status: RunStatus
     result: dict[str, Any] | None
 
+    @property
+    def error(self) -> float:
+        """Of a finished run; not a number where the training diverged."""
+        assert self.result is not None
+        return float(self.result["rel_l2"])
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -42,13 +49,19 @@ class Spread:
         return len(self.values)
 
     @property
+    def finite(self) -> list[float]:
+        return [value for value in self.values if math.isfinite(value)]
+
+    @property
     def mean(self) -> float | None:
         return statistics.fmean(self.values) if self.values else None
 
     @property
     def deviation(self) -> float | None:
-        """None for a single seed."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        """None for a single seed, not a number where a value is none."""
+        if len(self.values) < 2:
+            return None
+        return statistics.stdev(self.values) if len(self.finite) == self.n else math.nan
 
     def in_words(self, digits: int = 5) -> str:
         if self.mean is None:
@@ -64,6 +77,7 @@ class Variant:
     runs: list[Run]
     values: dict[str, Any]  # of the keys that vary between variants
     data: "DataFacts" = field(compare=False)
+    repeated: list[Run] = field(default_factory=list)  # with recipe and seed of one of `runs`: they do not count
 
     @property
     def recipe(self) -> Recipe:
@@ -80,7 +94,7 @@ class Variant:
 
     @cached_property
     def error(self) -> Spread:
-        return Spread([float(run.result["rel_l2"]) for run in self.runs if run.result])
+        return Spread([run.error for run in self.runs if run.result])
 
     @cached_property
     def train_seconds(self) -> Spread:
@@ -132,14 +146,20 @@ def data_facts(data: DataConfig) -> DataFacts:
     return DataFacts(train_samples=data.train_samples)
 
 
+def names_of(studies: Sequence[Path]) -> list[str]:
+    """The names of their folders; of those with the same name, the paths as they were given."""
+    names = [study.resolve().name for study in studies]
+    return [str(study) if names.count(name) > 1 else name for study, name in zip(studies, names, strict=True)]
+
+
 def read_runs(studies: Sequence[Path]) -> list[Run]:
     runs = []
-    for study in studies:
+    for study, name in zip(studies, names_of(studies), strict=True):
         points = read_manifest(study).runs
         for status in study_status(study):
             folder = RunFolder(study / status.name) if (study / status.name).is_dir() else RunFolder(study)
             point = points.get(status.name, {})
-            runs.append(Run(study.name, folder, status.recipe, point, status, folder.result()))
+            runs.append(Run(name, folder, status.recipe, point, status, folder.result()))
     if not runs:
         names = ", ".join(str(study) for study in studies)
         raise GeomanoError(f"{names}: no runs in this folder; start some with `geomano launch`")
@@ -154,6 +174,7 @@ def variants_of(runs: Sequence[Run]) -> list[Variant]:
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, (run, content) in enumerate(zip(runs, contents, strict=True)):
         groups[run.study, str(sorted(content.items(), key=lambda item: item[0]))].append(index)
+    all_members = list(groups.values())
     for key, members in groups.items():
         groups[key] = _one_for_each_seed(members, runs)
     studies = {run.study for run in runs}
@@ -162,7 +183,7 @@ def variants_of(runs: Sequence[Run]) -> list[Variant]:
     facts: dict[DataConfig, DataFacts] = {}
     labels: dict[str, int] = {}
     variants = []
-    for first, members in zip(chosen, groups.values(), strict=True):
+    for first, members, found in zip(chosen, groups.values(), all_members, strict=True):
         run = runs[first]
         if run.recipe.data not in facts:
             facts[run.recipe.data] = data_facts(run.recipe.data)
@@ -174,7 +195,8 @@ def variants_of(runs: Sequence[Run]) -> list[Variant]:
         if labels[label] > 1:
             label = f"{label} ({labels[label]})"
         words = {key: word_of(value) if isinstance(value, dict) else value for key, value in values.items()}
-        variants.append(Variant(label, [runs[index] for index in members], words, facts[run.recipe.data]))
+        repeated = [runs[index] for index in found if index not in members]
+        variants.append(Variant(label, [runs[index] for index in members], words, facts[run.recipe.data], repeated))
     return variants
 
 

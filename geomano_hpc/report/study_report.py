@@ -1,5 +1,6 @@
 """The report of one or more studies: which tables and pictures it has, and its files."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from geomano_hpc.report.html import to_html
 from geomano_hpc.report.measured_costs import last_start, place_of
 from geomano_hpc.report.paper_tables import ablation_tables, efficiency_tables, error_bounds_table, main_table
 from geomano_hpc.report.published import TITLES
-from geomano_hpc.report.runs import Run, Variant, read_runs, variants_of
+from geomano_hpc.report.runs import Run, Variant, names_of, read_runs, variants_of
 from geomano_hpc.report.study_tables import scalability_table, unfinished_table, variants_table
 from geomano_hpc.report.table import Table
 from geomano_hpc.report.text import to_latex, to_markdown
@@ -43,7 +44,7 @@ def make_report(studies: Sequence[Path], tables: Sequence[TableName] = (), with_
     variants = variants_of(runs)
     about, named = _said_by_studies(studies)
     wanted = tables or named
-    title = ", ".join(study.resolve().name for study in studies)
+    title = ", ".join(names_of(studies))
     curves = _curves(variants)
     made: list[Table] = []
     if "main" in wanted:
@@ -104,6 +105,10 @@ def _facts(runs: Sequence[Run]) -> list[str]:
     rest = ", ".join(f"{count} {state}" for state, count in counts.items())
     facts = [f"{done} of {len(runs)} runs are done" + (f"; {rest}: listed at the end" if rest else "")]
     finished = [run for run in runs if run.result]
+    diverged = [f"{run.study}/{run.status.name}" for run in finished if not math.isfinite(run.error)]
+    if diverged:
+        shown = ", ".join(diverged[:5]) + (f" and {len(diverged) - 5} more" if len(diverged) > 5 else "")
+        facts.append(f"runs with an error that is not finite, so that no mean with it is: {shown}")
     places = Counter(place_of(run) for run in finished)
     if places:
         facts.append("trained on " + ", ".join(f"{place} ({count} runs)" for place, count in places.most_common(5)))
@@ -145,29 +150,34 @@ def _is_number(value: object) -> bool:
         return False
 
 
+def _finite_or_last(error: float | None) -> float:
+    return error if error is not None and math.isfinite(error) else math.inf
+
+
 def _pictures(variants: Sequence[Variant], curves: dict[str, list[Variant]], facts: list[str]) -> list[Picture]:
     """Where a picture cannot be drawn, the facts say so."""
     pictures = []
-    curves = {name: members for name, members in curves.items() if any(v.error.n for v in members)}
+    curves = {name: members for name, members in curves.items() if any(v.error.finite for v in members)}
     if curves:
         note = "Mean and standard deviation over seeds; dots are seeds."
         pictures.append(Picture("scalability", "Scalability", note, lambda: scalability_curves(dict(curves))))
     trained = [v for v in variants if any(run.folder.metrics_file.is_file() for run in v.runs)]
-    best = sorted(trained, key=lambda v: float("inf") if v.error.mean is None else v.error.mean)[:MOST_CURVES]
+    best = sorted(trained, key=lambda v: _finite_or_last(v.error.mean))[:MOST_CURVES]
     if best:
         note = f"The best {len(best)} of {len(trained)} variants." if len(trained) > len(best) else ""
         pictures.append(Picture("loss_curves", "Training", note, lambda: loss_curves(best)))
     for problem in dict.fromkeys(v.problem for v in variants if v.error.n):
-        finished = [
-            (run.result["rel_l2"], run) for v in variants if v.problem == problem for run in v.runs if run.result
-        ]
-        error, run = min(finished, key=lambda pair: pair[0])
+        finished = [run for v in variants if v.problem == problem for run in v.runs if run.result]
+        run = min(finished, key=lambda run: _finite_or_last(run.error))
+        if not math.isfinite(run.error):
+            facts.append(f"no picture of predictions: no run of {TITLES.get(problem, problem)} has a finite error")
+            continue
         try:
             draw = predictions(run.folder)
         except (GeomanoError, OSError) as reason:
             facts.append(f"no picture of predictions: {reason}")
             continue
-        note = f"{run.study}/{run.status.name}, the best run: test rel-L2 {error:.5f}"
+        note = f"{run.study}/{run.status.name}, the best run: test rel-L2 {run.error:.5f}"
         name = f"prediction_{problem}" if len({v.problem for v in variants if v.error.n}) > 1 else "prediction"
         pictures.append(
             Picture(name, f"Predictions and errors: {TITLES.get(problem, problem or 'test samples')}", note, draw)

@@ -1,5 +1,6 @@
 """A table of the report, before it is Markdown, LaTeX, CSV or HTML."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,10 +21,11 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def with_best(self, columns: Sequence[int]) -> "Table":
-        """The smallest number of each of these columns is the best. One number alone is not the best of anything."""
+        """The smallest number of each of these columns is the best. One number alone is not the best of anything, and
+        one that is not finite does not compete."""
         rows = [list(row) for row in self.rows]
         for column in columns:
-            values = [value for row in rows if (value := row[column].value) is not None]
+            values = [value for row in rows if (value := row[column].value) is not None and math.isfinite(value)]
             for row in rows:
                 if len(values) > 1 and row[column].value == min(values):
                     row[column] = replace(row[column], best=True)

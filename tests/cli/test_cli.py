@@ -137,11 +137,29 @@ def test_failed_start_leaves_no_run_folder_but_keeps_what_was_there(
         assert geomano("train", "tiny.yaml", *words, "--out", out) == 1
         assert message in capsys.readouterr().err
     assert sorted(str(path) for path in Path().rglob("*")) == ["mine", "mine/notes.txt", "tiny.yaml"]
+    log = Path("mine/logs/train.log")
+    log.parent.mkdir()
+    log.write_text("of the user\n")
+    assert geomano("train", "tiny.yaml", *words, "--out", "mine") == 1
+    assert sorted(path.name for path in Path("mine").rglob("*")) == ["logs", "notes.txt", "train.log"]
+    assert log.read_text() == "of the user\n"
     run = RunFolder(Path("planned"))
     run.write_recipe(load_recipe("tiny.yaml", [change.format(folder=tmp_path) for change in changes]))
     assert geomano("train", "tiny.yaml", *words, "--out", "planned") == 1
     assert run.config_file.is_file()
     assert message in run.log_file.read_text()
+
+
+@pytest.mark.parametrize(("out", "file"), [("mine", "mine"), ("mine/deep/run", "mine"), (".", "logs")])
+def test_run_where_a_file_is_in_the_way_is_refused_in_one_line(
+    out: str, file: str, tiny_recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("tiny.yaml").write_text(to_yaml(tiny_recipe))
+    Path(file).write_text("of the user")
+    assert geomano("train", "tiny.yaml", "--out", out) == 2
+    told = f"error: {file} is a file, and a run needs a folder there; choose another --out, or move the file\n"
+    assert capsys.readouterr().err == told
+    assert sorted(path.name for path in Path().rglob("*")) == sorted([file, "tiny.yaml"])
 
 
 def test_traceback_only_with_debug(capsys: pytest.CaptureFixture[str]) -> None:

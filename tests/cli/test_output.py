@@ -11,6 +11,7 @@ import pytest
 from geomano_hpc.cli.app import main
 from geomano_hpc.cli.output import print_json
 from geomano_hpc.config import Recipe, to_yaml
+from geomano_hpc.progress import is_quiet
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 FREE = ("packages", "versions", "generation")  # what is in these depends on what is installed, and on the problem
@@ -115,6 +116,19 @@ def test_every_variable_of_the_program_is_documented() -> None:
 def test_json_has_null_for_what_is_no_number_and_text_for_paths(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": Path("x/y"), "d": (1, None)})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5], "c": "x/y", "d": [1, None]}
+
+
+@pytest.mark.parametrize(
+    ("value", "on"), [("1", True), ("yes", True), ("0", False), ("false", False), ("No", False), ("", False)]
+)
+def test_variables_of_the_environment_switch_quiet_and_debug_on_and_off(
+    value: str, on: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEOMANO_QUIET", value)
+    monkeypatch.setenv("GEOMANO_DEBUG", value)
+    assert geomano("data", "info", "nothing.zarr") == 1
+    assert ("Traceback" in capsys.readouterr().err) is on
+    assert is_quiet() is on
 
 
 @pytest.mark.usefixtures("_trained")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from geomano_hpc.config import load_recipe
+from geomano_hpc.config.yaml_text import read_mapping
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.launch import load_study
 from geomano_hpc.slurm import load_profile
@@ -32,6 +33,7 @@ def no_files_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("darcy\n", "expected a mapping of keys, found str"),
         ("", "expected a mapping of keys, found NoneType"),
         ("a: [", "not valid YAML: "),
+        ("name: 2020-13-45\n", "not valid YAML: month must be in 1..12"),
         ("a: !!python/object/apply:os.getcwd []\n", "not valid YAML: could not determine a constructor"),
     ],
 )
@@ -45,6 +47,16 @@ def test_file_that_is_no_mapping_of_single_keys_is_refused_in_one_line(
         load(str(file))
     assert str(caught.value).startswith(f"{file}: {message}")
     assert "\n" not in str(caught.value)
+
+
+def test_merges_are_no_doubled_keys() -> None:
+    text = "a: &a {x: 1}\nset: {m: &m {<<: *a, x: 2}}\nname: {<<: *m}\nagain: {<<: *m, x: 3}\n"
+    merged = {"a": {"x": 1}, "set": {"m": {"x": 2}}, "name": {"x": 2}, "again": {"x": 3}}
+    assert read_mapping(text, "mine.yaml") == merged
+    with pytest.raises(ConfigError, match=r"^mine.yaml: not valid YAML: the key x stands twice \(line 3\)$"):
+        read_mapping("a: &a {x: 1}\nb: [*a, 1, {<<: *a, y: 2,\n  x: 2, x: 3}]\n", "mine.yaml")
+    own: list[object] = read_mapping("a: &a [*a]\n", "mine.yaml")["a"]
+    assert own[0] is own
 
 
 @pytest.mark.parametrize(("load", "typo", "meant"), LOADERS)

@@ -166,20 +166,33 @@ def alive_in_session(session: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_script_without_a_main_guard_is_told_so_and_does_not_wait_for_itself(tmp_path: Path) -> None:
+def test_script_without_a_main_guard_makes_its_data_once(tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
     script.write_text(
+        "import sys\n"
         "from pathlib import Path\n"
-        "from geomano_hpc.config import DataConfig\n"
-        "from geomano_hpc.data import ensure_store\n"
-        "how = {'problem': 'darcy', 'train_samples': 10, 'test_samples': 2, 'grid': 8}\n"
-        "ensure_store(DataConfig(store=Path('store.zarr'), generate=how))\n"
+        "from geomano_hpc.data_prep.generate import Generation, generate\n"
+        "print('started', __name__, flush=True)\n"
+        "made = generate(Generation('darcy', samples=9, grid=12), Path('data.h5'), workers=2)\n"
+        "print(made, sys.modules['__main__'].__file__)\n"
     )
     command = [sys.executable, "-P", str(script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 1
-    assert '__name__ == "__main__"' in done.stderr.splitlines()[-1]
-    assert not (tmp_path / "store.zarr").exists()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["started __main__", f"True {script}"]
+    generate(SMALL, tmp_path / "alone.h5", workers=1)
+    assert (tmp_path / "data.h5").read_bytes() == (tmp_path / "alone.h5").read_bytes()
+
+
+def test_worker_that_is_killed_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "from geomano_hpc.data_prep import generate\n"
+        "generate.make_samples = lambda *_: os.kill(os.getpid(), 9)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(DataError, match=r"a process that makes .*data\.h5 died .* only what is missing is made$"):
+        generate(SMALL, tmp_path / "data.h5", workers=2)
 
 
 def test_same_data_is_reused_and_other_data_is_never_overwritten(tmp_path: Path) -> None:

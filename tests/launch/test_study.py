@@ -85,6 +85,15 @@ def test_study_can_be_like_another_with_changes(tmp_path: Path) -> None:
     assert (run.recipe.training.epochs, run.recipe.training.seed, run.recipe.data.train_samples) == (1, 3, 16)
 
 
+@pytest.mark.parametrize("base", ["like: demo", "recipe: darcy_smoke"])
+def test_empty_set_of_a_study_changes_nothing(base: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"{base}\nname: mine\nset:\n")
+    without = tmp_path / "without.yaml"
+    without.write_text(f"{base}\nname: mine\n")
+    assert load_study(str(mine)) == load_study(str(without))
+
+
 def test_name_of_a_run_does_not_change_when_a_later_version_adds_a_key_or_orders_them_otherwise() -> None:
     """What a recipe says beside the defaults, as it was when this was written: another digest repeats finished runs."""
     assert plan(load_study("darcy_main"))[0].name == "seed-0_ff9ae84b"
@@ -122,6 +131,11 @@ def test_recipe_makes_a_study_of_five_seeds(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("name: mine\ndata: {store: data/mine.zarr}\n")
     assert plan(load_study(str(mine)))[0].recipe.name == "mine"
+    spaced = mine.rename(tmp_path / "my recipe.yaml")
+    with pytest.raises(
+        ConfigError, match=r"my recipe.yaml gives the study its name; rename the file: .*'my recipe'\)$"
+    ):
+        load_study(str(spaced))
 
 
 @pytest.mark.parametrize(
@@ -139,6 +153,8 @@ def test_recipe_makes_a_study_of_five_seeds(tmp_path: Path) -> None:
         ("name: s\nrecipe: darcy\nzip: {model.depth: [1]}\naxes: {model.depth: [2]}\n", "varied twice"),
         ("name: s\nlike: darcy\n", "like: darcy is a recipe; name it with recipe: darcy"),
         ("name: s\nlike: nothing\n", "no study, recipe or file 'nothing'"),
+        ("name: s\nlike: demo\nset: [a]\n", r"set is a mapping, such as {model.depth: 4} \(found \['a'\]\)"),
+        ("name: s\nrecipe: darcy\nset: 3\n", r"set is a mapping, such as {model.depth: 4} \(found 3\)"),
     ],
 )
 def test_broken_study_file_is_named(text: str, message: str, tmp_path: Path) -> None:

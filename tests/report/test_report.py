@@ -2,24 +2,31 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from geomano_hpc.config import Recipe
 from geomano_hpc.errors import ConfigError, GeomanoError
 from geomano_hpc.launch import Study, load_study, plan
+from geomano_hpc.report import study_report
 from geomano_hpc.report.estimate import estimate
+from geomano_hpc.report.figures import MOST_CURVES
 from geomano_hpc.report.published import differences
 from geomano_hpc.report.runs import read_runs, variants_of
 from geomano_hpc.report.study_report import Report, make_report, write_report
 from geomano_hpc.report.table import Cell, Table
 from geomano_hpc.slurm import load_profile
 from geomano_hpc.training.loop import train
-from geomano_hpc.training.records.run_folder import RunFolder
+from geomano_hpc.training.records.predictions import Predictions
+from geomano_hpc.training.records.run_folder import RunFolder, run_folders
 from tests.support.untraced import seconds_of
 from tests.support.written_runs import write_study
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
 
 
 def table(report: Report, name: str) -> list[list[str]]:
@@ -198,6 +205,10 @@ def test_csv_has_a_row_per_run_and_a_row_per_variant_with_plain_numbers(tmp_path
     assert float(one["rel_l2_std"]) == pytest.approx(0.001)
     assert (one["runs"], one["finished"], two["runs"], two["finished"]) == ("3", "3", "3", "2")
     assert (float(two["rel_l2_min"]), float(two["rel_l2_max"])) == pytest.approx((0.013, 0.014))
+    for name, row in (("report.csv", first), ("report_variants.csv", one)):
+        (line,) = (line for line in DOCUMENT.splitlines() if line.startswith(f"| `{name}`"))
+        documented = line.rstrip(" |").rpartition("| ")[2]
+        assert list(row) == documented.replace("the keys that vary", "model.depth, training.lr").split(", ")
 
 
 def test_csv_of_runs_without_a_manifest_has_the_keys_that_differ(folders: Path) -> None:
@@ -273,6 +284,19 @@ def test_studies_that_vary_the_same_key_have_a_curve_each_and_one_without_result
     assert (tmp_path / "out" / "scalability.png").is_file()
 
 
+def test_studies_in_folders_of_the_same_name_are_both_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(name="demo", recipe="darcy", seeds=[0, 1])
+    write_study(study, tmp_path / "a" / "demo")
+    write_study(study, tmp_path / "b" / "demo", failed={1: "it broke"})
+    monkeypatch.chdir(tmp_path)
+    report = make_report([Path("a/demo"), Path("b/demo")], with_figures=False)
+    assert report.title == "a/demo, b/demo"
+    assert [row[0] for row in table(report, "variants")] == ["a/demo: darcy", "b/demo: darcy"]
+    assert [variant.error.n for variant in report.variants] == [2, 1]
+    monkeypatch.chdir(tmp_path / "a" / "demo")
+    assert {run.study for run in read_runs([Path()])} == {"demo"}
+
+
 def test_runs_that_two_launches_named_otherwise_count_once_for_each_seed(tmp_path: Path) -> None:
     """dstate 16 is what the recipe says anyway."""
     first = Study(name="s", recipe="darcy", axes={"model.depth": [1]}, seeds=[0, 1])
@@ -281,12 +305,78 @@ def test_runs_that_two_launches_named_otherwise_count_once_for_each_seed(tmp_pat
     (variant,) = variants_of(read_runs([tmp_path / "s"]))
     assert sorted(run.recipe.training.seed for run in variant.runs) == [0, 1, 2, 3, 4]
     assert variant.error.n == 5
+    write_report([tmp_path / "s"], with_figures=False)
+    rows = list(csv.DictReader((tmp_path / "s" / "report" / "report.csv").open()))
+    assert {row["run"] for row in rows} == {folder.path.name for folder in run_folders(tmp_path / "s")}
+    assert len(rows) == 7
+    (row,) = csv.DictReader((tmp_path / "s" / "report" / "report_variants.csv").open())
+    assert (row["runs"], row["finished"]) == ("5", "5")
 
 
 def test_single_number_is_not_the_best_of_a_column() -> None:
     one, two = [Cell("a", 1.0)], [Cell("b", 2.0)]
     assert not Table("t", "t", ["x"], [one, [Cell("-")]]).with_best([0]).rows[0][0].best
     assert [row[0].best for row in Table("t", "t", ["x"], [two, one]).with_best([0]).rows] == [False, True]
+
+
+def test_number_that_is_not_finite_is_never_the_best() -> None:
+    rows = [[Cell("a", value)] for value in (math.nan, 2.0, 1.0, -math.inf)]
+    assert [row[0].best for row in Table("t", "t", ["x"], rows).with_best([0]).rows] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("error", [math.nan, math.inf])
+def test_diverged_runs_are_named_and_the_others_reported(error: float, tmp_path: Path) -> None:
+    study = Study(
+        name="s", recipe="darcy", axes={"model.depth": [1, 2, 4]}, seeds=[0, 1], tables=["main", "scalability"]
+    )
+    names = write_study(study, tmp_path / "s")
+    for name in names[:1] + names[4:]:
+        run = RunFolder(tmp_path / "s" / name)
+        run.write_result({**(run.result() or {}), "rel_l2": error})
+        run.metrics_file.write_text(json.dumps({**run.metrics()[-1], "train_loss": error, "test_rel_l2": error}) + "\n")
+    for name in names:  # those of the best run are drawn
+        Predictions("steady", *np.ones((3, 1, 8, 8, 1))).write(RunFolder(tmp_path / "s" / name).predictions_file)
+    report = write_report([tmp_path / "s"])
+    told = "runs with an error that is not finite, so that no mean with it is: " + ", ".join(
+        f"s/{name}" for name in names[:1] + names[4:]
+    )
+    assert told in report.facts
+    assert [row[1] for row in table(report, "scalability_depth")] == [
+        f"{error} ± nan †",
+        "0.01250 ± 0.00071 †",
+        f"{error} ± nan †",
+    ]
+    (picture,) = (picture for picture in report.pictures if picture.name == "prediction")
+    assert picture.note == f"s/{names[1]}, the best run: test rel-L2 0.01100"
+    one, _, three = csv.DictReader((tmp_path / "s" / "report" / "report_variants.csv").open())
+    assert (one["rel_l2_std"], one["rel_l2_min"], one["rel_l2_max"], three["rel_l2_min"]) == (
+        "nan",
+        "0.011",
+        "0.011",
+        "",
+    )
+    assert f'data-value="{error}"' not in (tmp_path / "s" / "report" / "report.html").read_text()
+    for name in names:
+        run = RunFolder(tmp_path / "s" / name)
+        run.write_result({**(run.result() or {}), "rel_l2": error})
+    report = write_report([tmp_path / "s"])
+    assert "no picture of predictions: no run of Darcy flow has a finite error" in report.facts
+    assert [picture.name for picture in report.pictures] == ["loss_curves"]
+
+
+def test_curves_are_those_of_the_smallest_finite_errors(tmp_path: Path) -> None:
+    depths = list(range(1, MOST_CURVES + 3))
+    names = write_study(Study(name="s", recipe="darcy", axes={"model.depth": depths}, seeds=[0]), tmp_path / "s")
+    for name in names[:2]:
+        run = RunFolder(tmp_path / "s" / name)
+        run.write_result({**(run.result() or {}), "rel_l2": math.nan})
+    with pytest.MonkeyPatch.context() as patch:
+        drawn: list[list[str]] = []
+        patch.setattr(study_report, "loss_curves", lambda variants: drawn.append([v.label for v in variants]))
+        report = make_report([tmp_path / "s"])
+        (curves,) = (picture for picture in report.pictures if picture.name == "loss_curves")
+        curves.draw()
+    assert drawn == [[f"depth {depth}" for depth in depths[2:]]]
 
 
 def test_estimate_says_what_it_is_taken_from(tmp_path: Path) -> None:

@@ -20,10 +20,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from geomano_hpc.cli.app import main
 from geomano_hpc.config import Recipe, load_recipe, to_yaml
+from geomano_hpc.errors import ConfigError
 from geomano_hpc.slurm.testbed.configuration import unused_ports
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.records.pictures import energy_spectrum
 from geomano_hpc.training.records.run_folder import RunFolder
+from geomano_hpc.training.traced import trace
 from tests.support.browser import browser
 from tests.support.training_runs import changed
 
@@ -126,7 +128,32 @@ def test_trace_prints_where_the_time_goes_and_writes_a_trace(
     assert len(shares) == 5
     assert sum(shares) == pytest.approx(100, abs=0.5)
     assert "geo_scan" in shown
-    trace = json.loads(gzip.decompress(Path("run/trace/trace_rank0.json.gz").read_bytes()))
-    assert "geomano: backward" in {event.get("name") for event in trace["traceEvents"]}
-    assert not Path("run/checkpoints").exists()
-    assert not Path("run/metrics.jsonl").exists()
+    written = json.loads(gzip.decompress(Path("run/trace/trace_rank0.json.gz").read_bytes()))
+    assert "geomano: backward" in {event.get("name") for event in written["traceEvents"]}
+    assert [path.name for path in Path("run").iterdir()] == ["trace"]  # not a run that `geomano status` would list
+
+
+def test_trace_leaves_a_run_that_was_there_as_it_was(
+    tiny_recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, folder = changed(tiny_recipe, engine="torch"), RunFolder(tmp_path / "run")
+    train(recipe, folder)
+    before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+    trace(recipe, folder, print)
+    after = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+    assert after.keys() - before.keys() == {folder.trace / "trace_rank0.json.gz"}
+    assert {path: after[path] for path in before} == before
+    assert "wrote " in capsys.readouterr().out
+
+
+def test_trace_of_a_short_training_counts_the_steps_that_it_has(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    recipe = changed(tiny_recipe, engine="torch")  # 3 steps an epoch
+    scans = []
+    for epochs in (2, 3):  # 3 and 6 measured
+        said: list[str] = []
+        trace(changed(recipe, epochs=epochs), RunFolder(tmp_path / "run"), said.append)
+        scans += [line.split()[-1] for line in said if "geo_scan_backward " in line]
+    assert scans == ["1", "1"]  # of one step
+    with pytest.raises(ConfigError, match=r"after 3 to warm up, and this training has 3; it needs at least 4"):
+        trace(changed(recipe, epochs=1), RunFolder(tmp_path / "other"), said.append)
+    assert not (tmp_path / "other").exists()

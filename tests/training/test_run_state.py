@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import geomano_hpc
+from geomano_hpc.errors import DataError
 from geomano_hpc.training.records.run_folder import RunFolder, run_folders
 from geomano_hpc.training.records.run_state import ACTIVE, ENDED, STATES, TO_START, JobState, State, state_of
 
@@ -63,6 +64,13 @@ def test_starts_are_kept_in_order(folder: RunFolder) -> None:
     folder.add_start({"host": "a"})
     folder.add_start({"host": "b"})
     assert [start["host"] for start in folder.starts()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("content", ['{"rel_l2": 0.1', "", "[1]", "null", "\udcff"])
+def test_damaged_file_of_a_run_is_named(content: str, folder: RunFolder) -> None:
+    folder.result_file.write_text(content, errors="surrogateescape")
+    with pytest.raises(DataError, match=r"/result\.json is damaged \(.+\); bring it back from a copy, or remove it$"):
+        folder.result()
 
 
 def test_stops_are_counted_anew_after_each_checkpoint(folder: RunFolder) -> None:

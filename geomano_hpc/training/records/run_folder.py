@@ -12,9 +12,10 @@ loggers.json      how wandb and mlflow know the run       wandb/ mlflow/  their 
 """
 
 import contextlib
+import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from geomano_hpc.atomic import write_json, write_text
 from geomano_hpc.config import Recipe, recipe_from_mapping, to_yaml
 from geomano_hpc.config.yaml_text import read_mapping
-from geomano_hpc.errors import ConfigError, FolderInUseError, GeomanoError
+from geomano_hpc.errors import ConfigError, DataError, FolderInUseError, GeomanoError, in_one_line
 from geomano_hpc.locks import is_locked, try_lock
 
 
@@ -153,13 +154,10 @@ class RunFolder:
 
     def logger_id(self, name: str) -> str | None:
         """Under which id a logger knows this run, from the start of the run on."""
-        file = self.logger_ids_file
-        return json.loads(file.read_text(encoding="utf-8")).get(name) if file.is_file() else None
+        return (_read_json(self.logger_ids_file) or {}).get(name)
 
     def keep_logger_id(self, name: str, identity: str) -> str:
-        file = self.logger_ids_file
-        kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        write_json(file, {**kept, name: identity})
+        write_json(self.logger_ids_file, {**(_read_json(self.logger_ids_file) or {}), name: identity})
         return identity
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -220,7 +218,8 @@ class RunFolder:
 
         Where the block fails before the run has begun, the folder is left as it was found, or is not left at all.
         """
-        was_planned, made = self.config_file.is_file(), _missing_folders(self.path)
+        _refuse_file_in_the_way(self.log_file.parent)
+        was_planned, as_found = self.config_file.is_file(), self.noted()
         lock = try_lock(self.lock_file)
         if lock is None:
             raise FolderInUseError(f"{self.path}: another process is training in this run folder")
@@ -229,16 +228,26 @@ class RunFolder:
                 yield
             except BaseException:
                 if not was_planned and not self.environment_file.is_file():
-                    self._remove_start(made)
+                    as_found()
                 raise
 
-    def _remove_start(self, made: list[Path]) -> None:
-        """What is written before a run begins, and the folders that were made for it, if they are empty."""
-        for file in (self.config_file, self.log_file, self.lock_file):
-            file.unlink(missing_ok=True)
-        for folder in (self.log_file.parent, *made):
-            with contextlib.suppress(OSError):  # it holds something else
-                folder.rmdir()
+    def noted(self) -> Callable[[], None]:
+        """Note what is there of what a start writes before the run begins. Calling what is returned removes the rest:
+        files, lines of the log, and folders that are empty then."""
+        written = (self.config_file, self.log_file, self.lock_file)
+        new, made = [file for file in written if not file.exists()], _missing_folders(self.log_file.parent)
+        logged = self.log_file.stat().st_size if self.log_file.is_file() else 0
+
+        def as_found() -> None:
+            for file in new:
+                file.unlink(missing_ok=True)
+            if self.log_file.is_file() and self.log_file.stat().st_size > logged:
+                os.truncate(self.log_file, logged)
+            for folder in made:
+                with contextlib.suppress(OSError):  # it holds something else
+                    folder.rmdir()
+
+        return as_found
 
     @property
     def is_held(self) -> bool:
@@ -251,7 +260,13 @@ class RunFolder:
 
 def _missing_folders(path: Path) -> list[Path]:
     """The folder and those above it that are not there yet, the deepest first."""
-    return [folder for folder in (path, *path.parents) if not folder.exists()]
+    return list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
+
+
+def _refuse_file_in_the_way(path: Path) -> None:
+    found = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not found.is_dir():
+        raise ConfigError(f"{found} is a file, and a run needs a folder there; choose another --out, or move the file")
 
 
 def run_folders(study: Path) -> list[RunFolder]:
@@ -265,4 +280,10 @@ def run_folders(study: Path) -> list[RunFolder]:
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    """The object in a file; None where there is no file."""
+    if not file.is_file():
+        return None
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{file} is damaged ({in_one_line(error)}); bring it back from a copy, or remove it") from None
