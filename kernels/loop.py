@@ -10,7 +10,8 @@ def loop_recurrence(a: torch.Tensor, b: torch.Tensor, axis: int) -> torch.Tensor
     """h[t] = a[t] h[t-1] + b[t] along an axis."""
     from torch._higher_order_ops.scan import scan  # a prototype of torch's, imported where it is needed
 
-    a, b = (tensor.movedim(axis, 0).contiguous() for tensor in (a, b))  # the loop wants one layout in every step
+    # One layout in every step, and no views: of views torch looks at their bases, which are not there in an export.
+    a, b = (tensor.movedim(axis, 0).clone(memory_format=torch.contiguous_format) for tensor in (a, b))
     _, h = scan(_step, torch.zeros_like(b[0]), (a, b), dim=0)
     states: torch.Tensor = h.movedim(0, axis)
     return states

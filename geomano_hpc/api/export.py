@@ -54,11 +54,6 @@ def export_run(
         raise ConfigError(f"export: {predictor.tied_to_grid} is tied to the grid of its training; leave any grid out")
     if kind == "onnx":
         _check_onnx(predictor)
-        if any_grid and batch == 1:
-            raise ConfigError(
-                "export: torch's exporter to ONNX mixes up one sample and a free grid; give batch='dynamic' "
-                "(--batch dynamic), which takes one sample too"
-            )
     steps = predictor.channels(1 if steps is None and predictor.is_rollout else steps)
     torch._dynamo.reset()  # what was exported before in this process must not decide what can be exported now
     exported = ExportedRun(_on_cpu(predictor, kind), predictor.task, steps).requires_grad_(False).eval()

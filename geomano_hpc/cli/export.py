@@ -29,7 +29,7 @@ def export(
     \b
     Examples:
       geomano export runs/darcy_smoke/seed-0_1a2b3c4d --batch dynamic
-      geomano export runs/darcy_smoke/seed-0_1a2b3c4d --format onnx --batch dynamic --any-grid --out darcy.onnx
+      geomano export runs/darcy_smoke/seed-0_1a2b3c4d --format onnx --any-grid --out darcy.onnx
       geomano export runs/navier_stokes/seed-0_1a2b3c4d --steps 10
     """
     from geomano_hpc.api.run import load
