@@ -75,11 +75,6 @@ class RankWatch:
         with contextlib.suppress(Exception):
             self._store.set(_VERDICT if self._ranks.is_main else _FAILED, reason)
 
-    def let_others_read(self) -> None:
-        """The store goes with the process of rank 0: the others read in it why the job ends."""
-        if self._ranks.is_main:
-            time.sleep(2 * self._interval)
-
     def wait_for_verdict(self) -> None:
         """A collective failed here. The watch finds out why and ends this process; returns if it does not."""
         self._collective_failed = True
@@ -163,7 +158,8 @@ class RankWatch:
                     self._store.set(_VERDICT, reason)
         for handler in (*logging.getLogger("geomano_hpc").handlers, *logging.getLogger().handlers):
             handler.flush()
-        self.let_others_read()
+        if self._ranks.is_main:
+            time.sleep(2 * self._interval)  # the store goes with this process: the others read in it why the job ends
         os._exit(_EXIT_CODE)
 
 
@@ -183,7 +179,6 @@ def watching(ranks: Ranks, timeout: float) -> Iterator[RankWatch]:
         if _is_of_a_collective(error):
             watch.wait_for_verdict()  # ends this process where another rank is the cause
         watch.failed(error)
-        watch.let_others_read()
         raise
     finally:
         watch.close()
