@@ -193,8 +193,8 @@ def open_dataset(
 def _chosen_samples(store: Store, split: str, most: int | None) -> slice:
     if split not in _SPLITS:
         raise ConfigError(f"{store.path}: has no split {split!r}; choose {' or '.join(map(repr, _SPLITS))}")
-    if most is not None and most < 1:
-        raise ConfigError(f"open_dataset: samples is {most}, expected at least 1, or None for all of the split")
+    if most is not None and (not isinstance(most, int) or most < 1):
+        raise ConfigError(f"open_dataset: samples is {most!r}, expected at least 1, or None for all of the split")
     return samples_of(store, split, most)
 
 

@@ -24,6 +24,7 @@ from geomano_hpc.training.records.weights import Alone, load_alone
 from geomano_hpc.training.tasks import Task
 
 BATCH_SIZE = 16  # samples that are predicted together, unless the caller says otherwise
+_MOST_CHANNELS = 4  # a last axis as short as this is one of channels, not the width of a grid
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def _layout(shape: tuple[int, ...], channels: int) -> Layout | None:
         return Layout(single=False, channel_axis=True)
     if len(shape) == 3 and shape[-1] == channels:  # with one channel, too: no grid is one point wide
         return Layout(single=True, channel_axis=True)
-    if channels == 1 and len(shape) in (2, 3):
+    if channels == 1 and (len(shape) == 2 or (len(shape) == 3 and shape[-1] > _MOST_CHANNELS)):
         return Layout(single=len(shape) == 2, channel_axis=False)
     return None
 

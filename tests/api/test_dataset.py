@@ -95,6 +95,8 @@ def test_what_is_not_there_is_said_in_one_line(darcy_store: Path, tmp_path: Path
         gm.open_dataset(darcy_store, split="valid")
     with pytest.raises(gm.DataError, match=r"train_samples is 11, the store has 10"):
         gm.open_dataset(darcy_store, samples=11)
+    with pytest.raises(gm.ConfigError, match="samples is '3'"):
+        gm.open_dataset(darcy_store, samples="3")  # type: ignore[arg-type]
     with pytest.raises(gm.ConfigError, match="samples is 0"):
         gm.open_dataset(darcy_store, samples=0)
     with pytest.raises(gm.ConfigError, match="loading is 'disk'; choose 'auto', 'memory', 'stream'"):

@@ -11,6 +11,7 @@ import pytest
 
 from geomano_hpc.config import Recipe, load_recipe
 from geomano_hpc.errors import ConfigError, GeomanoError
+from geomano_hpc.training.callbacks import Callback, Progress
 from geomano_hpc.training.loggers import logger as loggers
 from geomano_hpc.training.loggers.tensorboard import TensorBoard
 from geomano_hpc.training.loop import train
@@ -84,21 +85,46 @@ def test_wandb_gets_the_same_points_offline_in_one_run(recipe: Recipe, tmp_path:
     assert _points(first, "steps/loss") == pytest.approx(shown)
     assert _points(second, "steps/loss") == pytest.approx(shown[2:])
     assert _points(first, "rel_l2/test") == pytest.approx([line["test_rel_l2"] for line in folder.metrics()])
+    assert _exit_code(first) == _exit_code(second) == 0
+
+
+@pytest.mark.slow
+def test_wandb_shows_a_run_that_failed_as_failed(recipe: Recipe, tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+
+    class Fails(Callback):
+        def on_step(self, progress: Progress) -> None:
+            raise ValueError("no")
+
+    with pytest.raises(GeomanoError, match="Fails"):
+        train(changed(recipe, loggers=["wandb"]), RunFolder(tmp_path / "run"), [Fails()])
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+    assert _exit_code(file) == 1
 
 
 def _points(file: Path, curve: str) -> list[float]:
-    from wandb.proto import wandb_internal_pb2
-
     found: list[float] = []
-    for content in _records(file.read_bytes()):
-        record: Any = vars(wandb_internal_pb2)["Record"]()
-        record.ParseFromString(content)
+    for record in _records(file):
         items = {".".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
         found += [json.loads(items[curve])] if curve in items else []
     return found
 
 
-def _records(content: bytes) -> Iterator[bytes]:
+def _exit_code(file: Path) -> int:
+    (found,) = (record.exit.exit_code for record in _records(file) if record.HasField("exit"))
+    return int(found)
+
+
+def _records(file: Path) -> Iterator[Any]:
+    from wandb.proto import wandb_internal_pb2
+
+    for content in _contents(file.read_bytes()):
+        record: Any = vars(wandb_internal_pb2)["Record"]()
+        record.ParseFromString(content)
+        yield record
+
+
+def _contents(content: bytes) -> Iterator[bytes]:
     """The log format of LevelDB: blocks of 32 KiB with parts of records, after 7 bytes of wandb's own."""
     at, gathered = 7, b""
     while at + 7 <= len(content):

@@ -21,6 +21,7 @@ class WandB:
     def __init__(self, folder: RunFolder, recipe: Recipe, finished_steps: int) -> None:
         import wandb
 
+        self._exit_code = 1  # until the run has come to its end
         identity = folder.logger_id("wandb") or folder.keep_logger_id("wandb", uuid.uuid4().hex[:12])
         self._run = wandb.init(
             dir=str(folder.path.resolve()),
@@ -43,7 +44,7 @@ class WandB:
         """Its own process writes as it goes."""
 
     def finished(self) -> None:
-        pass
+        self._exit_code = 0
 
     def close(self) -> None:
-        self._run.finish()
+        self._run.finish(exit_code=self._exit_code)
