@@ -3,8 +3,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -16,6 +14,7 @@ from geomano_hpc.data.torch_fft import TorchFft
 from geomano_hpc.data_prep import generate as module
 from geomano_hpc.data_prep.generate import Generation, generate, make_samples, provenance, unfinished
 from geomano_hpc.errors import ConfigError, DataError
+from tests.support.waiting import wait_until
 
 SMALL = Generation("darcy", samples=9, grid=12)
 AS_ROOT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -143,13 +142,6 @@ def test_ctrl_c_ends_a_generation_and_its_workers_with_one_line_and_keeps_finish
     wait_until(lambda: not alive_in_session(job.pid))
     assert [path for path in tmp_path.iterdir() if path != parts.folder] == []
     assert 0 < len(parts.missing()) < 400
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def alive_in_session(session: int) -> list[int]:

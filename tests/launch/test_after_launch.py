@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from geomano_hpc.launch.run import Outcome, keep_plan, run_here
 from geomano_hpc.launch.status import run_status, study_status
 from geomano_hpc.training.records.run_folder import RunFolder
 from tests.support.training_runs import starts
+from tests.support.waiting import wait_until
 
 # Longer than any test, and with no checkpoint but that of a stop.
 LONG = {"training.epochs": 5000, "training.checkpoint_every": 5000, "training.engine": "torch"}
@@ -33,13 +32,6 @@ def recipe_file(tiny_recipe: Recipe, tmp_path: Path) -> Path:
     file = tmp_path / "tiny.yaml"
     file.write_text(to_yaml(tiny_recipe))
     return file
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 300.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.1)
 
 
 def training_process(run: RunFolder) -> int:

@@ -17,6 +17,7 @@ from geomano_hpc.training.loggers.tensorboard import TensorBoard
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.records.run_folder import RunFolder
 from tests.support.training_runs import back_to, changed, step_losses
+from tests.support.waiting import wait_until
 
 STEPS, EPOCHS = 6, 2
 
@@ -82,10 +83,10 @@ def test_wandb_gets_the_same_points_offline_in_one_run(recipe: Recipe, tmp_path:
     )
     assert first.name == second.name == f"run-{json.loads((folder.path / 'loggers.json').read_text())['wandb']}.wandb"
     shown = list(step_losses(folder).values())
+    assert _exit_code(first) == _exit_code(second) == 0
     assert _points(first, "steps/loss") == pytest.approx(shown)
     assert _points(second, "steps/loss") == pytest.approx(shown[2:])
     assert _points(first, "rel_l2/test") == pytest.approx([line["test_rel_l2"] for line in folder.metrics()])
-    assert _exit_code(first) == _exit_code(second) == 0
 
 
 @pytest.mark.slow
@@ -111,8 +112,13 @@ def _points(file: Path, curve: str) -> list[float]:
 
 
 def _exit_code(file: Path) -> int:
-    (found,) = (record.exit.exit_code for record in _records(file) if record.HasField("exit"))
-    return int(found)
+    """The last record of a run. wandb's own process writes it, maybe after ours went on."""
+
+    def found() -> list[int]:
+        return [record.exit.exit_code for record in _records(file) if record.HasField("exit")]
+
+    wait_until(lambda: len(found()) == 1)
+    return found()[0]
 
 
 def _records(file: Path) -> Iterator[Any]:
@@ -132,6 +138,8 @@ def _contents(content: bytes) -> Iterator[bytes]:
             at += 32768 - at % 32768
             continue
         _, size, kind = struct.unpack_from("<IHB", content, at)
+        if at + 7 + size > len(content):  # still being written
+            return
         gathered += content[at + 7 : at + 7 + size]
         at += 7 + size
         if kind in (1, 4):  # whole, or the last part
