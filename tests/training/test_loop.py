@@ -223,14 +223,15 @@ def test_optimiser_steps_are_those_of_plain_torch(engine: str) -> None:
 
 
 @pytest.mark.slow
-def test_deepspeed_compiles_nothing(tiny_recipe: Recipe, tmp_path: Path) -> None:
-    """Its shared-memory operator would take minutes on first use."""
+def test_deepspeed_compiles_nothing_and_imports_no_mlflow(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    """Its shared-memory operator would take minutes on first use, MLflow a second at every start."""
     (tmp_path / "recipe.yaml").write_text(to_yaml(changed(tiny_recipe, zero=1)))
     environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
-    command = [sys.executable, "-m", "geomano_hpc", "train", "recipe.yaml", "--out", "run"]
+    command = [sys.executable, "-v", "-m", "geomano_hpc", "train", "recipe.yaml", "--out", "run"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for unwanted in ("shm_comm", "laio", "Traceback"):
+    assert "import 'deepspeed'" in done.stderr
+    for unwanted in ("shm_comm", "laio", "Traceback", "import 'mlflow"):
         assert unwanted not in done.stdout + done.stderr
     assert not (tmp_path / "extensions").exists()
 

@@ -3,6 +3,9 @@
 import logging
 import math
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -188,8 +191,9 @@ def import_deepspeed(device: torch.device) -> Any:
         os.environ["DS_ACCELERATOR"] = "cpu"
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     try:
-        import deepspeed
-        import deepspeed.ops
+        with _without("mlflow"):  # its autotuner, which nothing here uses, would import all of MLflow
+            import deepspeed
+            import deepspeed.ops
     except ImportError as error:
         raise BackendError(
             f"DeepSpeed cannot be imported ({error}); install it, or set training.engine=torch"
@@ -200,3 +204,16 @@ def import_deepspeed(device: torch.device) -> Any:
         # is set whole, since reading it makes DeepSpeed try out compilers for operators that nobody asked for.
         vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
     return deepspeed
+
+
+@contextmanager
+def _without(package: str) -> Iterator[None]:
+    """As if the package were not installed, unless it is imported already."""
+    hidden = package not in sys.modules
+    if hidden:
+        sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[package]
