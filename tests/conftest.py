@@ -31,12 +31,14 @@ GIVEN = {"testbed": "slurm", "ranks": "ranks"}  # the marker of whatever uses a 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """What is not quick is `slow`, too."""
+    """What is not quick is `slow`, too. The longest mostly start programs, or are slow in what measures coverage."""
     for fixture in getattr(item, "fixturenames", ()):
         if fixture in GIVEN:
             item.add_marker(GIVEN[fixture])
     if any(item.get_closest_marker(name) for name in NOT_QUICK):
         item.add_marker(pytest.mark.slow)
+    if _seconds(item) > 1:
+        item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -60,7 +62,9 @@ class _Together(LoadScopeScheduling):
 
 
 def _seconds(item: pytest.Item) -> float:
-    """Roughly, as the test says it itself: @pytest.mark.slow(60)."""
+    """Roughly, as the test says it itself: @pytest.mark.slow(60). Those on Slurm run one after the other, and wait."""
+    if item.get_closest_marker("slurm"):
+        return 400
     said = [mark.args[0] for mark in item.iter_markers("slow") if mark.args]
     return max(said) if said else float(item.get_closest_marker("slow") is not None)
 

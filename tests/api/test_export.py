@@ -102,7 +102,7 @@ def test_the_command_writes_beside_the_weights_and_says_what_is_needed(
     assert ended.value.code == 2
 
 
-@pytest.mark.slow(20)
+@pytest.mark.slow(60)
 def test_onnx_computes_the_same_with_another_runtime(darcy: gm.Run, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     file = tmp_path / "darcy.onnx"
