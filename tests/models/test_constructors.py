@@ -58,6 +58,8 @@ def test_every_model_is_constructed_alike_and_its_example_runs(name: str) -> Non
         ({"config": GeomanoConfig(), "depth": 2}, "model geomano: give config, or keys such as depth, not both"),
         ({"config": TransolverConfig()}, "model geomano: config is a GeomanoConfig, not a TransolverConfig"),
         ({"in_channels": 0}, "GeoMaNO: in_channels is a number of 1 or more (found 0)"),
+        ({"grid": 8}, "GeoMaNO: grid is (height, width), two numbers of 1 or more (found 8)"),
+        ({"grid": (8, 0)}, "GeoMaNO: grid is (height, width), two numbers of 1 or more (found (8, 0))"),
         ({"out_channels": 1.5}, "GeoMaNO: out_channels is a number of 1 or more (found 1.5)"),
     ],
 )

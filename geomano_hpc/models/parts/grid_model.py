@@ -6,6 +6,7 @@ Axes: B batch, H x W grid, C channels.
 import functools
 import inspect
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
@@ -58,6 +59,17 @@ def _in_our_words(construct: Callable[..., None]) -> Callable[..., None]:
             unknown = next((key for key in keywords if key not in known), None)
             what = str(error) if unknown is None else f"unknown key {unknown}{closest(unknown, known)}"
             raise ConfigError(f"{type(self).__name__}: {what}") from None
+        _check_grid(type(self).__name__, keywords.get("grid"))
         construct(self, *arguments, **keywords)
 
     return checked
+
+
+def _check_grid(model: str, grid: object) -> None:
+    fits = (
+        isinstance(grid, (tuple, list))
+        and len(grid) == 2
+        and all(isinstance(side, Integral) and int(side) > 0 for side in grid)
+    )
+    if grid is not None and not fits:
+        raise ConfigError(f"{model}: grid is (height, width), two numbers of 1 or more (found {grid!r})")
