@@ -1,0 +1,69 @@
+"""Pieces of arithmetic that the Triton kernels share."""
+# mypy: disable-error-code="no-untyped-def"
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def compose(a_first, b_first, a_second, b_second):
+    """Two steps h -> a h + b, one after the other."""
+    return a_first * a_second, a_second * b_first + b_second
+
+
+@triton.jit
+def log1p_of_unit(w):
+    """log(1 + w) for 0 <= w <= 1, as 2 atanh(w / (2 + w)): full precision also where 1 + w rounds to 1."""
+    z = w / (2.0 + w)
+    z2 = z * z
+    series = 1.0 / 15.0
+    series = series * z2 + 1.0 / 13.0
+    series = series * z2 + 1.0 / 11.0
+    series = series * z2 + 1.0 / 9.0
+    series = series * z2 + 1.0 / 7.0
+    series = series * z2 + 1.0 / 5.0
+    series = series * z2 + 1.0 / 3.0
+    series = series * z2 + 1.0
+    return 2.0 * z * series
+
+
+@triton.jit
+def softplus(raw):
+    """log(1 + exp(raw)) without overflow; NaN stays NaN."""
+    positive_part = tl.where(raw > 0.0, raw, 0.0)
+    return positive_part + log1p_of_unit(tl.exp2(-tl.abs(raw) * LOG2E))
+
+
+@triton.jit
+def softplus_slope(delta):
+    """The derivative of softplus where it took the value delta: 1 - exp(-delta), by its series where that cancels."""
+    series = 1.0 / 5040.0
+    series = -series * delta + 1.0 / 720.0
+    series = -series * delta + 1.0 / 120.0
+    series = -series * delta + 1.0 / 24.0
+    series = -series * delta + 1.0 / 6.0
+    series = -series * delta + 0.5
+    series = -series * delta + 1.0
+    return tl.where(delta < 0.25, series * delta, 1.0 - tl.exp2(-delta * LOG2E))
+
+
+@triton.jit
+def turned(orders, k, H, W):
+    """Traverse_d of Algorithm 1 for direction k: corner, step_i, step_j, rows and columns of the turned grid.
+
+    Position (i, j) of the turned grid is point corner + i step_i + j step_j of the sample, a point being row * W +
+    column. `orders` has three bits for each direction, as ScanOrder.code has them; all five results are scalars.
+    """
+    code = (orders >> (3 * k)) & 7
+    down = code & 1
+    rows_backwards = (code >> 1) & 1
+    columns_backwards = code >> 2
+    row_step = W * (1 - 2 * rows_backwards)
+    column_step = 1 - 2 * columns_backwards
+    corner = rows_backwards * (H - 1) * W + columns_backwards * (W - 1)
+    step_i = row_step + down * (column_step - row_step)
+    step_j = column_step + down * (row_step - column_step)
+    return corner, step_i, step_j, H + down * (W - H), W + down * (H - W)
