@@ -8,7 +8,8 @@ made of it:
               closing jump has and whose lines its instructions have
     unrolled  a thread's exponentials (MUFU.EX2) and bytes loaded and stored in a round are known from the layouts of the
               IR. The machine code has them once, or u times where a loop was unrolled u times: then it runs 1 / u of
-              the rounds, and of several loops that are one in the IR (with a remainder) the longer ones go first
+              the rounds, and of several loops that are one in the IR the longer ones go first, then the rounds that are
+              left over, which may be blocks outside of the loop
     branches  a block whose lines are of one side of an `if` runs as often as that side; every other jump that skips
               something is counted as if it skipped nothing, and so is a predicated instruction, which takes its slot
 
@@ -64,22 +65,25 @@ class _Matching:
             if loop.parent is not None:
                 inner[loop.parent] |= loop.blocks
         self.own = [loop.blocks - inside for loop, inside in zip(self.loops, inner, strict=True)]
-        self.match = self._matched()
         self.unchecked: list[str] = []
+        self.strays: dict[int, tuple[Region, int]] = {}  # blocks that are rounds of a loop, and how many
+        self.match = self._matched()
 
     def counted(self) -> Counted:
-        everything = reachable(self.blocks)
-        outside = everything - set().union(*(loop.blocks for loop in self.loops), set())
-        parts = [(outside, self.structure.kernel, np.ones_like(self.times[self.structure.kernel]))]
-        rounds = self._rounds()
-        parts += [(self.own[n], self.match[n], rounds[n]) for n in range(len(self.loops))]
+        nothing: set[int] = set()
+        outside = reachable(self.blocks) - nothing.union(*(loop.blocks for loop in self.loops))
+        areas = [(outside, self.structure.kernel), *zip(self.own, self.match, strict=True)]
+        for area, region in areas:
+            self._find_strays(area, region)
+        rounds, strays = self._rounds()
+        runs_of = [np.ones_like(self.times[self.structure.kernel]), *rounds]
         classes: Counter[str] = Counter()
         of_program = np.zeros(len(self.times[self.structure.kernel]))
         exponentials = 0.0
-        for own, region, runs in parts:
-            for n in own:
+        for (area, region), runs in zip(areas, runs_of, strict=True):
+            for n in area:
                 block = self.blocks[n]
-                here = runs * self._share(block, region)
+                here = strays[n] if n in strays else runs * self._share(block, region)
                 total = float(here.sum()) * self.warps
                 for name, number in block.classes.items():
                     classes[name] += number * total
@@ -91,27 +95,63 @@ class _Matching:
         )
 
     def _matched(self) -> list[Region]:
-        """The loop of the IR for each of the machine code."""
-        found: list[Region] = []
-        tied: dict[tuple[int, ...], list[int]] = {}
-        for n, loop in enumerate(self.loops):
-            around = self.structure.kernel if loop.parent is None else found[loop.parent]
-            scores = {
-                region: self._likeness(n, loop, region)
-                for region in around.within()
-                if region.kind == "for" and region is not around
-            }
-            best = max(scores.values(), default=0.0)
-            if best < 0.5:
-                lines = Counter(line for b in self.own[n] for line in self.blocks[b].lines).most_common(3)
-                raise CountingError(f"a loop of the machine code, lines {lines}, is none of the kernel's loops")
-            same = [region for region, score in scores.items() if score > best - 1e-9]
-            group = tied.setdefault(tuple(id(region) for region in same), [])
-            found.append(same[min(len(group), len(same) - 1)])
-            group.append(n)
-            if len(same) > 1 and len(group) > len(same):
-                raise CountingError(f"loops of {same[0].line} cannot be told apart in the machine code")
-        return found
+        """The loop of the IR for each of the machine code, from the outermost to the innermost."""
+        found: dict[int, Region] = {}
+        waiting = list(range(len(self.loops)))
+        while waiting:
+            ready = [n for n in waiting if self.loops[n].parent is None or self.loops[n].parent in found]
+            groups: dict[tuple[Region, ...], list[int]] = {}
+            for n in ready:
+                groups.setdefault(self._candidates(n, found), []).append(n)
+            for regions, loops in groups.items():
+                loops.sort(key=lambda n: self.loops[n].head)
+                # Of loops that look alike, those with a constant number of rounds may have been unrolled altogether.
+                varying = [region for region in regions if not self._constant(region)]
+                for likely in (regions, varying):
+                    if len(likely) in (1, len(loops)):
+                        found |= dict(zip(loops, list(likely) * (len(loops) // len(likely)), strict=True))
+                        break
+                else:
+                    raise CountingError(f"loops of {regions[0].line} cannot be told apart in the machine code")
+            waiting = [n for n in waiting if n not in found]
+        return [found[n] for n in range(len(self.loops))]
+
+    def _candidates(self, n: int, found: dict[int, Region]) -> tuple[Region, ...]:
+        """The loops of the IR that one of the machine code is most like."""
+        parent = self.loops[n].parent
+        around = self.structure.kernel if parent is None else found[parent]
+        loops = [region for region in around.within() if region.kind == "for" and region is not around]
+        scores = {region: self._likeness(n, self.loops[n], region) for region in loops}
+        best = max(scores.values(), default=0.0)
+        if best < 0.5:
+            lines = Counter(line for b in self.own[n] for line in self.blocks[b].lines).most_common(3)
+            raise CountingError(f"a loop of the machine code, lines {lines}, is none of the kernel's loops")
+        return tuple(region for region, score in scores.items() if score > best - 1e-9)
+
+    def _constant(self, region: Region) -> bool:
+        assert region.parent is not None
+        opener = next(op for op in region.parent.operations if region in op.inside)
+        return all(self.structure.is_constant(name) for name in opener.operands[1:4])
+
+    def _find_strays(self, area: set[int], region: Region) -> None:
+        """Blocks outside of a loop that are rounds of it all the same: what unrolling leaves over."""
+        inner = [r for r in dict.fromkeys(self.match) if r is not region and r in set(region.within())]
+        inner = [r for r in inner if r.parent is not None and self._match_of(r.parent) is region]
+        for loop in inner:
+            inside = set(loop.within())
+            outer = [op for other in region.within() if other not in inside for op in other.operations]
+            elsewhere = {op.line for op in outer if op.name in ("tt.load", "tt.store", "math.exp2")}
+            alone, static = (loop.lines | {loop.line}) - elsewhere, self._static(loop, largest=True)
+            if not static.any():
+                continue
+            kind = int(static[0] == 0)
+            for n in area:
+                block = self.blocks[n]
+                lines = {line: number for line, number in block.lines.items() if line}
+                of_loop = sum(number for line, number in lines.items() if line in alone)
+                share = (block.exponentials, block.bytes_moved)[kind] / static[kind]
+                if of_loop > 0.6 * sum(lines.values()) and round(share) >= 1 and abs(share - round(share)) < 0.05:
+                    self.strays[n] = (loop, round(share))
 
     def _likeness(self, n: int, loop: Loop, region: Region) -> float:
         closing = any(self.blocks[tail].last_line == region.line for tail in loop.tails)
@@ -150,34 +190,44 @@ class _Matching:
             raise CountingError(f"the loop of {region.line} runs a varying number of rounds, but left the machine code")
         return float(trips[0]) if trips.size else 0.0
 
-    def _rounds(self) -> list[np.ndarray]:
-        """How often each loop of the machine code runs, in every program."""
+    def _rounds(self) -> tuple[list[np.ndarray], dict[int, np.ndarray]]:
+        """How often each loop of the machine code runs, in every program, and each block that is a stray of one."""
         found: list[np.ndarray] = [np.empty(0)] * len(self.loops)
+        strays: dict[int, np.ndarray] = {}
         for region in dict.fromkeys(self.match):
-            parts = [n for n in range(len(self.loops)) if self.match[n] is region]
-            unrolled = {n: self._unrolled(n, region) for n in parts}
+            parts = [(self._unrolled(n, region), True, n) for n in range(len(self.loops)) if self.match[n] is region]
+            parts += [(unrolled, False, n) for n, (loop, unrolled) in self.strays.items() if loop is region]
             assert region.parent is not None
             entered = np.maximum(self.times[region.parent], 1)
             left = self.times[region] / entered
-            for n in sorted(parts, key=lambda n: -unrolled[n]):
-                runs = left / unrolled[n] if len(parts) == 1 else left // unrolled[n]
-                left = left - runs * unrolled[n]
-                found[n] = runs * entered
-        return found
+            for unrolled, is_loop, n in sorted(parts, reverse=True):
+                runs = left / unrolled if len(parts) == 1 else left // unrolled
+                if not is_loop:
+                    runs = np.minimum(runs, 1)
+                left = left - runs * unrolled
+                if is_loop:
+                    found[n] = runs * entered
+                else:
+                    strays[n] = runs * entered
+        return found, strays
 
     def _unrolled(self, n: int, region: Region) -> int:
         """How many rounds of the kernel's loop are one of the machine code's."""
         least, most = self._static(region, largest=False), self._static(region, largest=True)
-        blocks = [self.blocks[b] for b in self.own[n]]
+        blocks = [self.blocks[b] for b in self.own[n] if b not in self.strays]
         have = np.array([sum(b.exponentials for b in blocks), sum(b.bytes_moved for b in blocks)], float)
         if not most.any():
-            self.unchecked.append(region.line)
+            if not any(loop in region.within() for loop in self.match if loop is not region):
+                self.unchecked.append(region.line)
             return 1
         kind = int(most[0] == 0)  # exponentials where there are any
         times = max(1, round(float(have[kind] / most[kind])))
-        off = have < 0.95 * times * least
-        off |= have > 1.05 * times * most
-        if off.any():
+        # Rounds that unrolling leaves over of a loop inside, where they could not be told apart.
+        inner = [r for r in dict.fromkeys(self.match) if r.parent is not None and r is not region]
+        inner = [r for r in inner if r.parent is not None and self._match_of(r.parent) is region]
+        surplus = sum((7 * self._static(r, largest=True) for r in inner), np.zeros(2))
+        # Less where a thread takes a part of what it could load at once.
+        if (have < np.array([0.98, 0.75]) * times * least).any() or (have > 1.05 * times * most + surplus).any():
             raise CountingError(
                 f"the loop of {region.line} has {have} exponentials and bytes in machine code, {most} in the kernel"
             )

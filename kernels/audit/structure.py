@@ -38,11 +38,8 @@ class Operation:
     result: str
     line: str  # file:line, innermost
     region: "Region"
+    operands: list[str] = field(default_factory=list)  # names as `Structure` knows them
     inside: list["Region"] = field(default_factory=list)
-
-    @property
-    def operands(self) -> list[str]:
-        return _NAME.findall(self.rest)
 
     @property
     def tensor(self) -> Tensor:
@@ -87,12 +84,17 @@ class Structure:
         self.aliases: dict[str, str] = {}
         self.arguments: list[str] = []
         self.kernel = Region("kernel", "", None)
-        self._made: dict[str, tuple[Operation, int]] = {}
+        self._made: dict[str, Operation] = {}
+        self._count = 0
+        self._names: list[dict[str, str]] = [{}]  # by scope: a name may come back in another loop
         self._bound: dict[str, Region] = {}  # induction variables and carried values
         self._parse(text)
 
     def loops(self) -> list[Region]:
         return [region for region in self.kernel.within() if region.kind == "for"]
+
+    def is_constant(self, name: str) -> bool:
+        return name in self._made and self._made[name].name == "arith.constant"
 
     def exponentials(self, region: Region) -> int:
         """Of a thread, in one round of a region without those inside."""
@@ -167,13 +169,16 @@ class Structure:
             found[region] = found.get(region, 0) + count
 
     def _perhaps(self, name: str, source: str, known: dict[str, Any]) -> dict[str, Any]:
+        """A carried value; if it cannot be known, the reason, which counts only where the value is used."""
         try:
             return {name: self._value(source, known)}
-        except CountingError:
-            return {}
+        except (CountingError, _Depends) as reason:
+            return {name: reason}
 
     def _value(self, name: str, known: dict[str, Any]) -> Any:
         if name in known:
+            if isinstance(known[name], Exception):
+                raise known[name]
             return known[name]
         memo = f"memo {name}"
         if memo not in known:
@@ -182,7 +187,7 @@ class Structure:
             plain, _, number = name.partition("#")
             if plain not in self._made:
                 raise CountingError(f"{name} is not known from the arguments of the launch")
-            known[memo] = self._computed(self._made[plain][0], int(number or 0), known)
+            known[memo] = self._computed(self._made[plain], int(number or 0), known)
         return known[memo]
 
     def _computed(self, operation: Operation, number: int, known: dict[str, Any]) -> Any:
@@ -211,36 +216,51 @@ class Structure:
                 alias, _, layout = code.partition(" = ")
                 self.aliases[alias] = layout
             elif code.startswith("tt.func"):
-                self.arguments = re.findall(r"(%[\w.$-]+): ", code)
+                self.arguments = [self._define(name) for name in re.findall(r"(%[\w.$-]+): ", code)]
             elif code.startswith("}"):
                 if len(stack) == 1:  # the end of the kernel
                     break
                 closed = stack.pop()
-                closed.line = place or closed.line
+                self._names.pop()
+                opener = stack[-1].operations[-1]
                 if "else" in code:
-                    opener = stack[-1].operations[-1]
                     stack.append(self._opened(opener, "else", place))
                 elif closed.kind in ("then", "else", "for"):
-                    stack[-1].operations[-1].line = place
-                    for region in stack[-1].operations[-1].inside:
+                    opener.line = place
+                    for region in opener.inside:
                         region.line = place
             elif found := _OP.match(code):
-                result, name, rest = found[1] or "", found[2], found[3].removesuffix("{").removesuffix("(").strip()
-                operation = Operation(name, rest, result, place, stack[-1])
+                name, rest = found[2], found[3].removesuffix("{").removesuffix("(").strip()
+                operation = Operation(name, rest, found[1] or "", place, stack[-1])
+                operation.operands = [self._visible(operand) for operand in _NAME.findall(rest)]
                 stack[-1].operations.append(operation)
-                if result:
-                    self._made[result] = (operation, 0)
                 if code.endswith("{"):
                     kind = {"scf.for": "for", "scf.if": "then"}.get(name, "other")
                     region = self._opened(operation, kind, place)
                     stack.append(region)
                     if kind == "for":
-                        self._bound[operation.operands[0]] = region
-                        for carried, *_ in _pairs(operation):
-                            self._bound[carried] = region
+                        made = [0, *range(4, len(operation.operands), 2)]  # the round, and what is carried
+                        for n in made:
+                            operation.operands[n] = self._define(_NAME.findall(rest)[n])
+                            self._bound[operation.operands[n]] = region
+                if found[1]:
+                    self._made[self._define(found[1], len(stack) - (code.endswith("{")))] = operation
+
+    def _define(self, name: str, depth: int | None = None) -> str:
+        """A name of its own for what is made here."""
+        scope = self._names[-1 if depth is None else depth - 1]
+        self._count += 1
+        scope[name] = f"{name}~{self._count}"
+        return scope[name]
+
+    def _visible(self, name: str) -> str:
+        plain, mark, number = name.partition("#")
+        found = next((scope[plain] for scope in reversed(self._names) if plain in scope), plain)
+        return f"{found}{mark}{number}"
 
     def _opened(self, operation: Operation, kind: str, place: str) -> Region:
         region = Region(kind, place, operation.region)
+        self._names.append({})
         operation.region.children.append(region)
         operation.inside.append(region)
         return region
@@ -248,12 +268,10 @@ class Structure:
 
 def _pairs(operation: Operation) -> list[tuple[str, str, str]]:
     """What a loop carries: its name, what it starts from, and what the next round gets."""
-    found = re.search(r"iter_args\((.*?)\) ->", operation.rest)
-    if not found:
-        return []
-    pairs = [pair.split(" = ") for pair in found[1].split(", ")]
-    last = operation.inside[0].operations[-1].operands if operation.inside and operation.inside[0].operations else []
-    return [(name, initial, last[n] if n < len(last) else "") for n, (name, initial) in enumerate(pairs)]
+    carried = operation.operands[4:]
+    body = operation.inside[0].operations
+    following = body[-1].operands if body and body[-1].name == "scf.yield" else []
+    return list(zip(carried[::2], carried[1::2], following, strict=False))
 
 
 def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
