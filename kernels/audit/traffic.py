@@ -13,7 +13,8 @@ and what they move is scaled: programs differ at the edges of the grid only. The
               on chip until that is known. So where chunks run at the same time, what they start from takes one more
               read: forward x, dt and B, backward dy, dt and C
 
-The carries between tiles and chunks, and the partial sums that another launch adds up, are listed apart.
+The carries between tiles and chunks, what a program writes for itself, and the partial sums that another launch adds up
+are listed apart.
 """
 
 from collections import defaultdict
@@ -29,7 +30,8 @@ from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.triton import launching
 
 # Tensors by the names that the kernels give them.
-CARRIES = ("kept", "ends", "span", "hor", "ver", "back_hor", "back_ver", "back_ends", "nu", "scratch", "handed", "eta")
+CARRIES = ("kept", "ends", "span", "hor", "ver", "back_hor", "back_ver")
+SCRATCH = ("scratch", "handed")  # what a program hands to itself: the caches hold it
 PARTIALS = ("y_part", "dx_part", "over_channels", "of_parameters")
 
 
@@ -41,15 +43,25 @@ class Bytes(NamedTuple):
 class LaunchTraffic(NamedTuple):
     kernel: str
     by_tensor: dict[str, Bytes]
+    sizes: dict[str, int]  # bytes of the tensors
 
-    def total(self, names: tuple[str, ...] | None = None) -> float:
-        """Of the tensors named, or of all."""
-        return sum(sum(count) for name, count in self.by_tensor.items() if names is None or name in names)
+    @property
+    def from_memory(self) -> float:
+        """With a cache that holds everything: of each tensor no more than its size, once each way."""
+        return sum(min(way, self.sizes.get(name, 0)) for name, count in self.by_tensor.items() for way in count)
+
+    @property
+    def by_kind(self) -> dict[str, float]:
+        found: dict[str, float] = defaultdict(float)
+        for name, count in self.by_tensor.items():
+            found[kind_of(name)] += sum(count)
+        return dict(found)
 
 
 def kind_of(name: str) -> str:
-    """Whether a tensor is a carry, a partial sum, or one that the call takes or gives."""
-    return "carries" if name in CARRIES or "scratch" in name else "partials" if name in PARTIALS else "tensors"
+    """Whether a tensor is a carry, a scratch, a partial sum, or one that the call takes or gives."""
+    kinds = {"carries": CARRIES, "scratch": SCRATCH, "partials": PARTIALS}
+    return next((kind for kind, names in kinds.items() if name in names), "tensors")
 
 
 @contextmanager
@@ -90,7 +102,8 @@ def counting(programs: int = 0, seed: int = 0) -> Iterator[list[LaunchTraffic]]:
         with _some_programs(grid, programs, seed) as (fewer, scale[0]):
             launch(kernel, fewer, arguments, constants)
         by_tensor = {name: Bytes(*count) for name, count in traffic.items()}
-        found.append(LaunchTraffic(kernel.fn.__name__, by_tensor))
+        sizes = {name: end - start for start, end, name in reversed(ranges)}
+        found.append(LaunchTraffic(kernel.fn.__name__, by_tensor, sizes))
 
     def no_scan(self: Any, inputs: Any) -> Any:
         return list(inputs)

@@ -90,6 +90,12 @@ class Recorded:
         return list(dict.fromkeys(launch.variant for launch in self.launches))
 
 
+def starts_kernel(operator: Any) -> bool:
+    """Whether an operator of torch does more than to make room or to look at a tensor in another way."""
+    view = any(r.alias_info is not None and not r.alias_info.is_write for r in operator._schema.returns)
+    return not view and operator.overloadpacket.__name__ not in _FREE
+
+
 class _TorchKernels(TorchDispatchMode):
     """Operators of torch that start a kernel on a GPU."""
 
@@ -98,11 +104,8 @@ class _TorchKernels(TorchDispatchMode):
         self.found, self.part = found, part
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = operator.overloadpacket.__name__
-        returned = operator._schema.returns
-        view = any(value.alias_info is not None and not value.alias_info.is_write for value in returned)
-        if not view and name not in _FREE:
-            self.found.torch_kernels.append((self.part[0], name))
+        if starts_kernel(operator):
+            self.found.torch_kernels.append((self.part[0], operator.overloadpacket.__name__))
         return operator(*args, **(kwargs or {}))
 
 
