@@ -18,7 +18,10 @@ from geomano_hpc.kernels.audit.layouts import Tensor, registers, tensor_type
 _OP = re.compile(r'^(?:(%[\w.$-]+)(?::\d+)? = )?"?([a-z_]+\.[\w.]+)"?(.*)$')
 _NAME = re.compile(r"%[\w.$-]+(?:#\d+)?")
 _SCALAR = re.compile(r": (?:i\d+|index)(?: to (?:i\d+|index))?$")
-_KEPT = ("scf.", "tt.load", "tt.store", "tt.get_program_id", "tt.get_num_programs", "math.exp2", "tt.scan", "tt.return")
+_KEPT = ("scf.", "tt.load", "tt.store", "tt.get_program_id", "tt.get_num_programs", "math.", "tt.scan", "tt.return",
+         "tt.extern_elementwise")  # fmt: skip
+_EXPONENTIALS = ("math.exp", "math.exp2")
+_HIDDEN = ("math.erf", "math.tanh", "math.sinh", "math.cosh", "math.powf", "tt.extern_elementwise")  # inside of these
 
 Lines = frozenset[str]
 
@@ -97,8 +100,14 @@ class Structure:
         return name in self._made and self._made[name].name == "arith.constant"
 
     def exponentials(self, region: Region) -> int:
-        """Of a thread, in one round of a region without those inside."""
-        return sum(self._registers(op) for op in region.operations if op.name == "math.exp2")
+        """Of a thread, in one round of a region without those inside; 0 if some are hidden in other functions."""
+        if self.hides_exponentials:
+            return 0
+        return sum(self._registers(op) for op in region.operations if op.name in _EXPONENTIALS)
+
+    @property
+    def hides_exponentials(self) -> bool:
+        return any(op.name in _HIDDEN for region in self.kernel.within() for op in region.operations)
 
     def bytes_moved(self, region: Region) -> int:
         """To and from memory by a thread, in one round of a region without those inside."""

@@ -1,7 +1,7 @@
 """The least time of a training step and of an epoch on a GPU, beside the paper's measured epochs.
 
-The paper's table "Efficiency comparison" has seconds per epoch of training: 23.98 for Darcy, 268.68 for Navier-Stokes. It
-names no GPU for them; its figure of the memory hierarchy is of a Quadro RTX 8000.
+The paper's table "Efficiency comparison" has seconds per epoch of training, T_train: 23.98 for Darcy, 268.68 for
+Navier-Stokes; "our experiments are conducted on one NVIDIA Quadro RTX 8000 GPU".
 
 A step is what `bench train` times: model, loss, gradients and update, for Navier-Stokes once for each of ten frames.
 The scans are bound by the audit, matrix products by their operations in float32, and every other operator by the bytes
