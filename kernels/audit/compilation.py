@@ -36,6 +36,7 @@ TARGETS: dict[str, tuple[str, int | str, int]] = {
     "gfx1100": ("hip", "gfx1100", 32),
 }
 OLDEST = ("sm_75", "gfx90a")
+COMPILE_ONLY = ("gfx1100",)
 _AUDIT = Path(__file__).parent
 
 
