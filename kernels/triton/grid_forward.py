@@ -14,57 +14,9 @@ Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, softplus, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, turned
 from geomano_hpc.kernels.triton.registers import columns_of, rows_of, stacked
-
-
-@triton.jit
-def time_step(dt, at, bias_e, weights, channel, RANK: tl.constexpr):
-    """Line 7: softplus(dt + bias) [TH, S, BE], where `at` are the rows of dt [TH, S, BE], without the channel.
-
-    A low-rank dt is loaded with an element for every thread, all channels the same address: a smaller load would be
-    repeated by every thread that needs it, together with the softplus that follows from it.
-    """
-    if RANK == 0:
-        raw = tl.load(dt + at + channel[None, None, :]).to(tl.float32) + bias_e[None, None, :]
-    else:
-        raw = tl.zeros(at.shape, tl.float32) + bias_e[None, None, :]
-        for q in tl.static_range(RANK):
-            raw += tl.load(dt + at + q).to(tl.float32) * weights[q][None, None, :]
-    return softplus(raw)
-
-
-@triton.jit
-def column_of_strips(
-    t, band, corner, step_i, step_j, HT, WT, TH: tl.constexpr, S: tl.constexpr
-):  # fmt: skip
-    """Points [TH, S] of step t, and which of them are inside the grid; the others point at the corner."""
-    i = (band * S + tl.arange(0, S)[None, :]) * TH + tl.arange(0, TH)[:, None]
-    j = t - tl.arange(0, S)[None, :]
-    inside = (i < HT) & (j >= 0) & (j < WT)
-    return tl.where(inside, corner + i * step_i + j * step_j, corner), inside
-
-
-@triton.jit
-def prepare(
-    t, band, x, dt, bias_e, weights, channel, corner, step_i, step_j, HT, WT, E, dt_row,
-    RANK: tl.constexpr, TH: tl.constexpr, S: tl.constexpr, BE: tl.constexpr,
-):  # fmt: skip
-    """delta, 0 outside, and x [TH, S, BE] of step t."""
-    point, inside = column_of_strips(t, band, corner, step_i, step_j, HT, WT, TH, S)
-    at = tl.broadcast_to((point * dt_row)[:, :, None], [TH, S, BE])
-    delta = tl.where(inside[:, :, None], time_step(dt, at, bias_e, weights, channel, RANK), 0.0)
-    return delta, tl.load(x + (point * E)[:, :, None] + channel[None, None, :]).to(tl.float32)
-
-
-@triton.jit
-def load_dstates(pointers, dstate, N: tl.constexpr, PADDED: tl.constexpr):
-    """[TH, S, G, M] of B or C; 0 for dstates that are not there."""
-    if PADDED == N:
-        return tl.load(pointers).to(tl.float32)
-    else:
-        there = tl.broadcast_to((dstate < N)[None, None, :, :], pointers.shape)
-        return tl.load(pointers, mask=there, other=0.0).to(tl.float32)
+from geomano_hpc.kernels.triton.wavefront import column_of, has_begun, load_dstates, load_weights, prepare, rows_of_band
 
 
 _INTS = ["orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction"]
@@ -99,9 +51,7 @@ def grid_forward_kernel(
     dt += sample * dt_row + k * dt_direction
     B += sample * B_row + k * B_direction
     C += sample * B_row + k * B_direction
-    weights = ()
-    for q in tl.static_range(RANK):
-        weights = weights + (tl.load(weight + (k * E + channel) * RANK + q),)
+    weights = load_weights(weight + k * E * RANK, channel, RANK)
     bias_e = tl.load(bias + k * E + channel)
     skip_e = tl.load(D + k * E + channel)
     A_m = ()
@@ -124,14 +74,16 @@ def grid_forward_kernel(
         for _n in tl.static_range(M * TH):
             g = g + (tl.zeros([S, G, BE], tl.float32),)
         has_above = (strip > 0)[:, None, None] | (band + strip * 0 > 0)[:, None, None]
+        rows = rows_of_band(band, corner, step_i, HT, 0, TH, S)
         delta3, x3 = prepare(
-            0, band, x, dt, bias_e, weights, channel, corner, step_i, step_j, HT, WT, E, dt_row, RANK, TH, S, BE
+            0, rows, has_begun(0, band, 0, TH, S, 1), x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
+            RANK, TH, S, BE, 1,
         )  # fmt: skip
         for t in range(0, WT + S - 1):
-            point, inside = column_of_strips(t, band, corner, step_i, step_j, HT, WT, TH, S)
+            j = column_of(t, WT, S, 1) * step_j
             delta = rows_of(tl.broadcast_to(delta3[:, :, None, :], [TH, S, G, BE]))
             u = rows_of(tl.broadcast_to((delta3 * x3)[:, :, None, :], [TH, S, G, BE]))
-            at_BC = (point * B_row)[:, :, None, None] + dstate[None, None, :, :]
+            at_BC = (rows * B_row + (j * B_row)[None, :])[:, :, None, None] + dstate[None, None, :, :]
             B_m = columns_of(load_dstates(B + at_BC, dstate, N, G * M))
             C_m = columns_of(load_dstates(C + at_BC, dstate, N, G * M))
             # The strip above left its last row one step ago, in one of two slots in turns: one barrier a step is enough.
@@ -165,10 +117,13 @@ def grid_forward_kernel(
                     y = y + (y_i,)
                 tl.store(below + m * (G * BE), h)
             y3 = tl.sum(stacked(y), axis=2) + skip_e[None, None, :] * x3
-            here = inside[:, :, None] & (lane < E)[None, None, :]
-            tl.store(y_part + (point * E)[:, :, None] + lane[None, None, :], y3, mask=here)
+            i = (band * S + strip)[None, :] * TH + tl.arange(0, TH)[:, None]
+            inside = (i < HT) & ((t - strip >= 0) & (t - strip < WT))[None, :]
+            at_y = (rows * E + (j * E)[None, :])[:, :, None] + lane[None, None, :]
+            tl.store(y_part + at_y, y3, mask=inside[:, :, None] & (lane < E)[None, None, :])
             tl.debug_barrier()
             # The next step's, as values that the loop carries: the compiler cannot compute them again in every thread.
             delta3, x3 = prepare(
-                t + 1, band, x, dt, bias_e, weights, channel, corner, step_i, step_j, HT, WT, E, dt_row, RANK, TH, S, BE
+                t + 1, rows, has_begun(t + 1, band, 0, TH, S, 1), x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
+                RANK, TH, S, BE, 1,
             )  # fmt: skip
