@@ -16,8 +16,8 @@ from geomano_hpc.kernels.triton.arithmetic import LOG2E, compose, softplus, turn
 
 
 @triton.jit
-def points_of(t, p, corner, step_i, step_j, WT, P: tl.constexpr):
-    """The points of steps t + p of a traversal, 0 <= p < P <= 64: corner + i step_i + j step_j with i, j = divmod(., WT).
+def offsets_of(t, p, corner, step_i, step_j, WT, row, P: tl.constexpr):
+    """Offsets of the points of steps t + p, 0 <= p < P <= 64: `row` apart, (i, j) = divmod(t + p, WT).
 
     One division for the tile. Ends of rows inside of it are counted by a product with 1 / WT, exact for such small
     numbers; a row longer than P ends at most once, so its length counts as P.
@@ -26,16 +26,16 @@ def points_of(t, p, corner, step_i, step_j, WT, P: tl.constexpr):
     j = t - i * WT
     narrow = tl.minimum(WT, P)
     reciprocal = (65535 + narrow) // narrow
-    ends = ((tl.maximum(j + narrow - WT, 0) + p) * reciprocal) >> 16
-    return corner + i * step_i + j * step_j + p * step_j + ends * (step_i - WT * step_j)
+    ends = (tl.maximum(j + narrow - WT, 0) * reciprocal + p * reciprocal) >> 16
+    return (corner + i * step_i + j * step_j) * row + p * (step_j * row) + ends * ((step_i - WT * step_j) * row)
 
 
 @triton.jit
-def copy_turned(matrix, scratch, n, channel, is_channel, factor, N: tl.constexpr, BE: tl.constexpr):
-    """Rows n of a matrix [channels, N], times a factor, to scratch [N, BE]; returns them as [rows, BE]."""
+def copy_turned(matrix, to, n, channel, is_channel, factor, N: tl.constexpr, ROW: tl.constexpr):
+    """Columns n of a matrix [channels, N], times a factor, to a scratch with rows ROW apart, and returned."""
     mask = (n < N)[:, None] & is_channel[None, :]
     rows = tl.load(matrix + channel[None, :] * N + n[:, None], mask=mask, other=0.0) * factor
-    tl.store(scratch + n[:, None] * BE + channel[None, :], rows, mask=(n < N)[:, None] & (channel >= 0)[None, :])
+    tl.store(to + n[:, None] * ROW + channel[None, :], rows, mask=(n < N)[:, None] & (channel >= 0)[None, :])
     return rows
 
 
@@ -85,34 +85,32 @@ def sequence_forward_kernel(
     span += kb.to(tl.int64) * chunks * E + first_channel
     scratch += first.to(tl.int64) * (3 * N + RANK) * BE
     kept += kb.to(tl.int64) * tl.cdiv(points, SEQUENCE_TILE) * N * E + first_channel
-    state_of = scratch + channel
-    A_of = state_of + N * BE
-    R_of = A_of + N * BE
-    weight_of = R_of + N * BE
+    # Of a dstate: state, A, R, side by side, so that one address serves them.
+    row: tl.constexpr = 3 * BE
+    weights = scratch + N * row
 
     bias_e = tl.load(bias + k * E + first_channel + channel, mask=is_channel, other=0.0)
     if RANK == 0:
         dt += first_channel
     else:
         for r in range(0, RANK, 16):
-            row = r + tl.arange(0, 16)
-            copy_turned(weight + (k * E + first_channel) * RANK, scratch + 3 * N * BE, row, channel, is_channel, 1.0,
-                        RANK, BE)  # fmt: skip
+            q = r + tl.arange(0, 16)
+            copy_turned(weight + (k * E + first_channel) * RANK, weights, q, channel, is_channel, 1.0, RANK, BE)
     if SWEEP == 0:
         D_e = tl.load(D + k * E + first_channel + channel, mask=is_channel, other=0.0)
     for s in range(0, N, 16):
         n = s + tl.arange(0, 16)
         is_state = (n < N)[:, None] & is_channel[None, :]
-        A_ne = copy_turned(A, scratch + N * BE, n, channel, is_channel, LOG2E, N, BE)
+        A_ne = copy_turned(A, scratch + BE, n, channel, is_channel, LOG2E, N, row)
         h_ne = tl.zeros([16, BE], tl.float32)
         if SWEEP == 0:
             if CORRECTION > 0:
-                copy_turned(R, scratch + 2 * N * BE, n, channel, is_channel, 1.0, N, BE)
+                copy_turned(R, scratch + 2 * BE, n, channel, is_channel, 1.0, N, row)
             for earlier in range(chunk):
                 span_e = tl.load(span + earlier * E + channel, mask=is_channel, other=0.0)
                 end = ends + (earlier * N + n[:, None]) * E + channel[None, :]
                 h_ne = tl.exp2(A_ne * span_e[None, :]) * h_ne + tl.load(end, mask=is_state, other=0.0)
-        tl.store(scratch + n[:, None] * BE + channel[None, :], h_ne, mask=(n < N)[:, None] & (channel >= 0)[None, :])
+        tl.store(scratch + n[:, None] * row + channel[None, :], h_ne, mask=(n < N)[:, None] & (channel >= 0)[None, :])
     tl.debug_barrier()  # below, rows of the scratch belong to one thread per channel
 
     span_e = tl.zeros([BE], tl.float32)
@@ -122,21 +120,23 @@ def sequence_forward_kernel(
     tiles = tl.cdiv(tl.minimum(per_chunk, points - start), P)
     for tile in range(tiles):
         t = start + (tiles - 1 - tile if SWEEP == 2 else tile) * P
-        point = points_of(t, step, corner, step_i, step_j, WT, P)
+        B_at = offsets_of(t, step, corner, step_i, step_j, WT, B_row, P)
+        dt_at = offsets_of(t, step, corner, step_i, step_j, WT, dt_row, P)
+        x_at = offsets_of(t, step, corner, step_i, step_j, WT, E, P)
         inside = t + step < points
         is_element = inside[:, None] & is_channel[None, :]
 
         # Eq. (discretisation): delta, and Bbar x = B (delta x). Steps outside have delta 0 and input 0.
         if RANK == 0:
-            raw = tl.load(dt + point[:, None] * dt_row + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
+            raw = tl.load(dt + dt_at[:, None] + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
             raw += bias_e[None, :]
         else:
             raw = tl.zeros([P, BE], tl.float32) + bias_e[None, :]
             for r in range(RANK):
-                low = tl.load(dt + point * dt_row + r, mask=inside, other=0.0).to(tl.float32)
-                raw += low[:, None] * tl.load(weight_of + r * BE)[None, :]
+                low = tl.load(dt + dt_at + r, mask=inside, other=0.0).to(tl.float32)
+                raw += low[:, None] * tl.load(weights + r * BE + channel)[None, :]
         delta = tl.where(inside[:, None], softplus(raw), 0.0)
-        x_pe = tl.load(x + point[:, None] * E + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
+        x_pe = tl.load(x + x_at[:, None] + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
         u = x_pe if SWEEP == 2 else delta * x_pe
         if SWEEP == 0:
             y = D_e[None, :] * x_pe
@@ -145,15 +145,16 @@ def sequence_forward_kernel(
             span_e += tl.sum(delta, axis=0)
 
         for s in range(N):
-            a = tl.exp2(delta * tl.load(A_of + s * BE)[None, :])
-            bx = tl.load(B + point * B_row + s, mask=inside, other=0.0).to(tl.float32)[:, None] * u
+            own = scratch + s * row + channel
+            a = tl.exp2(delta * tl.load(own + BE)[None, :])
+            bx = tl.load(B + B_at + s, mask=inside, other=0.0).to(tl.float32)[:, None] * u
             if SWEEP == 2:
                 bx *= a
-            before = tl.load(state_of + s * BE)
+            before = tl.load(own)
             # The state joins the first step, so that products of Abar need not outlive the scan.
             _a, h = tl.associative_scan((a, tl.where(p[:, None] == 0, a * before[None, :] + bx, bx)), 0, compose)
             # The sum of one value and -0.0 folds away, that with 0.0 does not.
-            tl.store(state_of + s * BE, tl.sum(tl.where(p[:, None] == P - 1, h, -0.0), axis=0))
+            tl.store(own, tl.sum(tl.where(p[:, None] == P - 1, h, -0.0), axis=0))
             if SWEEP == 0:
                 if KEEP:
                     for m in tl.static_range(P // SEQUENCE_TILE):
@@ -161,20 +162,20 @@ def sequence_forward_kernel(
                             before = tl.sum(tl.where(p[:, None] == m * SEQUENCE_TILE - 1, h, -0.0), axis=0)
                         is_kept = is_channel & (t + m * SEQUENCE_TILE < points)
                         tl.store(kept_here + (m * N + s) * E, before, mask=is_kept)
-                C_p = tl.load(C + point * B_row + s, mask=inside, other=0.0).to(tl.float32)[:, None]
+                C_p = tl.load(C + B_at + s, mask=inside, other=0.0).to(tl.float32)[:, None]
                 if CORRECTION == 2:
-                    y += C_p * (h - tl.load(R_of + s * BE)[None, :] * bx)
+                    y += C_p * (h - tl.load(own + 2 * BE)[None, :] * bx)
                 else:
                     y += C_p * h
                     if CORRECTION == 1:
-                        y -= tl.load(R_of + s * BE)[None, :] * bx
+                        y -= tl.load(own + 2 * BE)[None, :] * bx
 
         if SWEEP == 0:
             # Computed again with a zero that the compiler does not know: offsets kept through the loop would spill.
-            at = points_of(t + zero, p, corner, step_i, step_j, WT, P)[:, None] * E + channel[None, :]
+            at = offsets_of(t + zero, p, corner, step_i, step_j, WT, E, P)[:, None] + channel[None, :]
             tl.store(y_part + at, y, mask=(t + zero + p < points)[:, None] & is_channel[None, :])
 
     if SWEEP > 0:
         for s in range(N):
-            tl.store(ends + (chunk * N + s) * E + channel, tl.load(state_of + s * BE), mask=is_channel)
+            tl.store(ends + (chunk * N + s) * E + channel, tl.load(scratch + s * row + channel), mask=is_channel)
         tl.store(span + chunk * E + channel, span_e, mask=is_channel)
