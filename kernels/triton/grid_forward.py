@@ -88,7 +88,9 @@ def grid_forward_kernel(
             C_m = columns_of(load_dstates(C + at_BC, dstate, N, G * M))
             # The strip above left its last row one step ago, in one of two slots in turns: one barrier a step is enough.
             # The first strip takes the row that the last strip of the band before left at this column.
-            above = handed + tl.where(is_first, (t + S - 1) * ROW, between + (t + 1) % 2 * (S * ROW) + own - ROW) + inner
+            above = (
+                handed + tl.where(is_first, (t + S - 1) * ROW, between + (t + 1) % 2 * (S * ROW) + own - ROW) + inner
+            )
             below = handed + tl.where(is_last, t * ROW, between + t % 2 * (S * ROW) + own) + inner
             y = ()
             for _i in tl.static_range(TH):

@@ -17,7 +17,6 @@ from geomano_hpc.kernels.triton.blocks import (
     SCHEDULERS,
     Blocks,
     chunk_count,
-    power_of_2,
     wave,
 )
 from geomano_hpc.kernels.triton.grid_backward import scratch_size
@@ -276,6 +275,7 @@ def shape_of(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks | None) 
     x, dt, B = inputs.x, inputs.dt, inputs.B
     _, _, dt_row, dt_direction, _ = dt.stride()
     _, _, B_row, B_direction, _ = B.stride()
+    gpu = gpu_of(x)
     return Shape(
         settings.kind,
         0 if inputs.R is None else _CORRECTIONS[settings.correction],
@@ -287,20 +287,30 @@ def shape_of(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks | None) 
         dt_direction,
         B_row,
         B_direction,
-        *_device(x.device.type, x.device.index),
-    )._replace(**({} if blocks is None else {"blocks": blocks}))
+        gpu.multiprocessors,
+        Blocks(lanes=gpu.lanes) if blocks is None else blocks,
+    )
 
 
 _CORRECTIONS = {"equation": 1, "state": 2}
 
 
+class GPU(NamedTuple):
+    multiprocessors: int
+    lanes: int  # of a warp
+
+
+def gpu_of(tensor: torch.Tensor) -> GPU:
+    """The GPU that holds a tensor; a nominal one where there is none."""
+    return _gpu(tensor.device.type, tensor.device.index)
+
+
 @lru_cache
-def _device(kind: str, index: int | None) -> tuple[int, Blocks]:
-    """Multiprocessors of a GPU and the sizes for its warps; nominal where there is none."""
+def _gpu(kind: str, index: int | None) -> GPU:
     if kind != "cuda" or not torch.cuda.is_available():
-        return NOMINAL_MULTIPROCESSORS, Blocks()
+        return GPU(NOMINAL_MULTIPROCESSORS, 32)
     found = torch.cuda.get_device_properties(index)
-    return found.multi_processor_count, Blocks(lanes=getattr(found, "warp_size", 32))
+    return GPU(found.multi_processor_count, getattr(found, "warp_size", 32))
 
 
 def cdiv(a: int, b: int) -> int:

@@ -24,7 +24,6 @@ from geomano_hpc.kernels.triton.sequence_forward import copy_turned, offsets_of
 LN2 = tl.constexpr(0.6931471805599453)
 
 
-
 @triton.jit
 def rows_of(z, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """[ROWS, COLUMNS] with the rows in registers -> a tuple of tensors [COLUMNS], in order."""
