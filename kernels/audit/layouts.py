@@ -92,3 +92,32 @@ def _bases(layout: str, key: str) -> list[list[int]]:
     found = re.search(rf"\b{key} = \[((?:\[[\d, ]*\](?:, )?)*)\]", layout)
     assert found, (key, layout)
     return [[int(number) for number in base.split(",")] for base in _LIST.findall(found[1])]
+
+
+class Along(NamedTuple):
+    """A scan or a sum along an axis, and the warps over which that axis is spread."""
+
+    operation: str
+    line: str
+    warps: int | None
+
+
+def scans(ttgir: str, operation: str = "tt.scan") -> list[Along]:
+    """Every scan (or with "tt.reduce" every sum) in what audit/structure keeps of the TTGIR."""
+    aliases = dict(line.split(" = ", 1) for line in ttgir.splitlines() if line.startswith("#"))
+    found: list[Along] = []
+    waiting: list[int | None] = []
+    for line in ttgir.splitlines():
+        code, place = (part.strip() for part in line.partition("@@")[::2])
+        if code.startswith("}"):
+            axis = waiting.pop() if waiting else None
+            if axis is not None:
+                first = re.search(r": \((tensor<.*?>)(?:, tensor<|\) ->)", code)
+                assert first, code
+                found.append(Along(operation, place, warps_along(tensor_type(first[1]), axis, aliases)))
+            if "else" in code:
+                waiting.append(None)
+        elif code.endswith("{") and not code.startswith("tt.func"):
+            opened = re.search(r"axis = (\d+)", code)
+            waiting.append(int(opened[1]) if opened and f'"{operation}"' in code else None)
+    return found
