@@ -26,7 +26,11 @@ def _bench() -> None:
 @app.command()
 def kernels(
     shape: Annotated[
-        list[str] | None, typer.Option(help="darcy or navier_stokes: the scans of the recipes. Both by default.")
+        list[str] | None,
+        typer.Option(
+            help="darcy or navier_stokes: the scans of the recipes; may be repeated. Both by default. With --gpu-audit "
+            "any recipe."
+        ),
     ] = None,
     size: Annotated[
         tuple[int, int, int, int] | None,
@@ -40,12 +44,18 @@ def kernels(
     gpu_audit: Annotated[
         bool,
         typer.Option(
-            "--gpu-audit", help="Instead of timing: memory traffic and roofline of the Triton kernels, no GPU needed."
+            "--gpu-audit",
+            help="Instead of timing: instructions, registers, bytes, launches and the least time of the Triton kernels. "
+            "Counted, no GPU needed.",
         ),
     ] = False,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(help="With --gpu-audit: 'RTX 8000', A100, H100, B200 or MI300X; may be repeated. All by default."),
+    ] = None,
     compile_for_gpus: Annotated[
         bool,
-        typer.Option("--compile", help="With --gpu-audit: compile for six GPUs too; registers and spills. Minutes."),
+        typer.Option("--compile", help="With --gpu-audit: compile for seven GPUs too; registers and spills. Minutes."),
     ] = False,
 ) -> None:
     """Time the scan on every backend of this machine's CPU, against the plain-torch reference in the same run.
@@ -57,10 +67,11 @@ def kernels(
       geomano bench kernels
       geomano bench kernels --shape darcy --batch 1
       geomano bench kernels --size 32 32 64 16 --out bench.json
+      geomano bench kernels --gpu-audit --gpu A100 --shape darcy
       geomano bench kernels --gpu-audit --compile
     """
     if gpu_audit:
-        _audit(compile_for_gpus)
+        _audit(shape, gpu, compile_for_gpus)
         return
     from dataclasses import replace
 
@@ -159,16 +170,25 @@ def data(
     _print(measurement_table(bench_data(chosen, quick, out)), out)
 
 
-def _audit(compile_for_gpus: bool) -> None:
-    from geomano_hpc.bench.kernels.gpu_audit import audit_kernels, recipe_scans, roofline_table, traffic_table
+def _audit(shape: list[str] | None, gpu: list[str] | None, compile_for_gpus: bool) -> None:
+    from geomano_hpc.bench import recipes
+    from geomano_hpc.bench.kernels import gpu_audit, step_bound
+    from geomano_hpc.bench.kernels.gpus import GPUS
 
-    note("counting memory traffic in Triton's interpreter: some minutes")
-    audits = audit_kernels(recipe_scans(), show_progress=True)
-    _print([*traffic_table(audits), "", *roofline_table(audits)])
+    names = shape or list(recipes.NAMES)
+    scans = {name: recipes.scan(name) for name in names}
+    steps = []
+    for chosen in (GPUS[name] for name in _chosen("gpu", gpu, GPUS)):
+        note(f"{chosen.name}: compiling what is new, and counting bytes in Triton's interpreter: some minutes")
+        audits = gpu_audit.audit(scans, chosen, show_progress=True)
+        tables = (gpu_audit.launch_table, gpu_audit.class_table, gpu_audit.bound_table)
+        _print([line for table in tables for line in [f"{chosen.name}", *table(audits), ""]])
+        steps += [step_bound.step_bound(name, chosen, audits) for name in names]
+    _print(step_bound.step_table(steps))
     if compile_for_gpus:
         from geomano_hpc.bench.kernels.compilation import compilation_table, compile_all
 
-        note("compiling every kernel for six GPUs: some minutes")
+        note("compiling every kernel for seven GPUs: some minutes")
         _print(["", *compilation_table(compile_all())])
 
 
