@@ -130,23 +130,23 @@ def sum_gradients(
         k_row = program // blocks_of_channels
         e = (program - k_row * blocks_of_channels) * CHANNELS + tl.arange(0, CHANNELS)
         k = k_row // kinds
-        row = k_row - k * kinds
-        if NEEDS_R | (row < N) | (row >= 2 * N):
+        kind = k_row - k * kinds
+        if NEEDS_R | (kind < N) | (kind >= 2 * N):
             part = tl.arange(0, 16)
-            source = of_parameters + (k.to(tl.int64) * parts * kinds + row) * E
+            source = of_parameters + (k.to(tl.int64) * parts * kinds + kind) * E
             total = tl.zeros([CHANNELS], tl.float32)
             for start in range(0, parts, 16):
                 at = (start + part)[:, None].to(tl.int64) * (kinds * E) + e[None, :]
                 wanted = (start + part < parts)[:, None] & (e < E)[None, :]
                 total += tl.sum(tl.load(source + at, mask=wanted, other=0.0), axis=0)
             channel = k * E + e
-            if row < N:
-                tl.store(dA + channel * N + row, total, mask=e < E)
-            elif row < 2 * N:
-                tl.store(dR + channel * N + row - N, total, mask=e < E)
-            elif row == 2 * N:
+            if kind < N:
+                tl.store(dA + channel * N + kind, total, mask=e < E)
+            elif kind < 2 * N:
+                tl.store(dR + channel * N + kind - N, total, mask=e < E)
+            elif kind == 2 * N:
                 tl.store(dD + channel, total, mask=e < E)
-            elif row == 2 * N + 1:
+            elif kind == 2 * N + 1:
                 tl.store(dbias + channel, total, mask=e < E)
             else:
-                tl.store(dweight + channel * rank + row - 2 * N - 2, total, mask=e < E)
+                tl.store(dweight + channel * rank + kind - 2 * N - 2, total, mask=e < E)
