@@ -1,0 +1,216 @@
+"""What the self-test computes: scans of every kind, size and precision, and the operators between matrix products.
+
+Every combination of kind, precision, rank of dt, dstates and correction is a kernel to compile, which takes seconds. So
+there are few combinations, each of several choices at once, and many sizes share one.
+
+Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of the time step.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from geomano_hpc.kernels.dense import conv_silu, gelu, norm_gate
+from geomano_hpc.kernels.orders import ScanOrder, order_set
+from geomano_hpc.kernels.scan import geo_scan
+
+Tensors = dict[str, torch.Tensor]
+
+_ALL_EIGHT = tuple(ScanOrder.from_code(code) for code in range(8))
+# Relative to the largest value of a tensor, by the precision that it is returned in.
+_TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+_STATES_OF_THE_LOOP = 2**24  # beyond that the reference, which keeps all of them, would fill a GPU
+_EPSILON = 1e-5
+
+
+def _noise(seed: int, *shape: int) -> torch.Tensor:
+    """Made on the CPU, so that every GPU gets the same numbers, and torch's own random state stays as it is."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class ScanCase:
+    """Forward and backward of one scan. `rank` 0 is a full dt. `correction` is "none", or a form with a
+    "fixed" R of ones and zeros, as in the recipes, or a "learnable" one."""
+
+    kind: str
+    batch: int
+    height: int
+    width: int
+    channels: int = 64
+    dstate: int = 16
+    rank: int = 4
+    correction: str = "equation fixed"
+    dtype: str = "float32"
+    orders: str = "paper"
+    about: str = ""
+
+    @property
+    def name(self) -> str:
+        grid = f"{self.kind}, batch {self.batch}, {self.height} x {self.width}, E {self.channels}, N {self.dstate}"
+        dt = f"dt of rank {self.rank}" if self.rank else "full dt"
+        return f"scan {grid}, {dt}, {self.correction}, {self.dtype}" + f" ({self.about})" * bool(self.about)
+
+    def inputs(self, device: torch.device) -> Tensors:
+        """B, C and a low-rank dt are parts of one tensor, as in the model. Memories are some 50 points long."""
+        dtype, K = getattr(torch, self.dtype), len(self._orders)
+        E, N, r, grid = self.channels, self.dstate, self.rank, (self.batch, self.height, self.width)
+        projection = _noise(1, *grid, K, (r or E) + 2 * N).to(device, dtype)
+        dt, B, C = projection.split([r or E, N, N], dim=-1)
+        activations = {"x": _noise(0, *grid, E).to(device, dtype), "dt": dt if r else dt.contiguous(), "B": B, "C": C}
+        parameters = {"A": -torch.exp(_noise(2, K, E, N)), "D": _noise(3, K, E), "dt_bias": _noise(4, K, E) - 4}
+        if r:
+            parameters["dt_weight"] = _noise(5, K, E, r) / r**0.5
+        if self.correction.endswith("learnable"):
+            parameters["R"] = _noise(6, K, E, N)
+        elif self.correction != "none":
+            parameters["R"] = (torch.arange(K) >= K // 2).double()[:, None, None].expand(K, E, N)
+        return activations | {name: t.contiguous().to(device, torch.float32) for name, t in parameters.items()}
+
+    @property
+    def _orders(self) -> tuple[ScanOrder, ...]:
+        return _ALL_EIGHT if self.orders == "all" else order_set(self.orders)
+
+    def compute(self, inputs: Tensors, backend: str) -> Tensors:
+        """y, and the gradient by every input for a fixed dy; a fixed R needs none."""
+        fixed = () if self.correction.endswith("learnable") else ("R",)
+        leaves = {name: t.detach().requires_grad_(name not in fixed) for name, t in inputs.items()}
+        form = "state" if self.correction.startswith("state") else "equation"
+        options: Any = {"R": None, **leaves, "orders": self._orders, "kind": self.kind, "correction": form}
+        y = geo_scan(**options, backend=backend)
+        return _with_gradients(y, leaves, self.dtype)
+
+    def judge(self, inputs: Tensors) -> Tensors:
+        """In float64 on the same device: the reference, or for large scans the chunked `torch` backend."""
+        states = self.batch * self.height * self.width * self.channels * self.dstate * len(self._orders)
+        exact = {name: tensor.double() for name, tensor in inputs.items()}
+        return self.compute(exact, "reference" if states <= _STATES_OF_THE_LOOP else "torch")
+
+    def tolerance(self, dtype: torch.dtype) -> float:
+        """Parameters' gradients are float32 whatever the activations are, and as exact."""
+        return _TOLERANCES[dtype]
+
+
+@dataclass(frozen=True)
+class DenseCase:
+    """Forward and backward of what stands between the matrix products."""
+
+    operator: str  # conv_silu, norm_gate or gelu
+    batch: int = 2
+    height: int = 33
+    width: int = 18
+    channels: int = 64
+    dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        grid = f"batch {self.batch}, {self.height} x {self.width}, E {self.channels}"
+        return f"{self.operator} {grid}, {self.dtype}"
+
+    def inputs(self, device: torch.device) -> Tensors:
+        E, grid = self.channels, (self.batch, self.height, self.width, self.channels)
+        made = {"x": _noise(0, *grid)}
+        if self.operator == "conv_silu":
+            made |= {"weight": _noise(1, E, 1, 3, 3), "bias": _noise(2, E)}
+        if self.operator == "norm_gate":
+            made |= {"z": _noise(1, *grid), "weight": 1 + _noise(2, E) / 4, "bias": _noise(3, E)}
+        return {name: tensor.to(device, getattr(torch, self.dtype)) for name, tensor in made.items()}
+
+    def compute(self, inputs: Tensors, backend: str) -> Tensors:
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+        if self.operator == "conv_silu":
+            y = conv_silu(leaves["x"], leaves["weight"], leaves["bias"], backend)
+        elif self.operator == "norm_gate":
+            y = norm_gate(leaves["x"], leaves["z"], leaves["weight"], leaves["bias"], _EPSILON, backend)
+        else:
+            y = gelu(leaves["x"], backend)
+        return _with_gradients(y, leaves, self.dtype)
+
+    def judge(self, inputs: Tensors) -> Tensors:
+        """Plain torch in float64, written out here: the operators choose their own way."""
+        leaves = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+        x, E = leaves["x"], self.channels
+        if self.operator == "conv_silu":
+            summed = F.conv2d(x.movedim(-1, 1), leaves["weight"], leaves["bias"], padding=1, groups=E)
+            y = F.silu(summed.movedim(1, -1))
+        elif self.operator == "norm_gate":
+            y = F.silu(F.layer_norm(x, (E,), leaves["weight"], leaves["bias"], _EPSILON)) * F.silu(leaves["z"])
+        else:
+            y = F.gelu(x)
+        return _with_gradients(y, leaves, self.dtype)
+
+    def tolerance(self, dtype: torch.dtype) -> float:
+        """Where plain torch computes in half precision, it rounds between its steps as well."""
+        return _TOLERANCES[dtype] * (1 if dtype == torch.float32 else 10)
+
+
+Case = ScanCase | DenseCase
+
+
+def _with_gradients(y: torch.Tensor, leaves: Tensors, dtype: str) -> Tensors:
+    """dy is rounded to the precision of the case, so that its judge gets the same."""
+    dy = _noise(9, *y.shape).to(getattr(torch, dtype)).to(y)
+    wanted = {name: tensor for name, tensor in leaves.items() if tensor.requires_grad}
+    gradients = torch.autograd.grad(y, list(wanted.values()), dy)
+    return {"y": y.detach(), **{f"gradient of {name}": g for name, g in zip(wanted, gradients, strict=True)}}
+
+
+# One combination of choices each, so one set of compiled kernels. The first two are those of the recipes.
+_SEQUENCE, _GRID = ScanCase("1d", 1, 1, 1, rank=16), ScanCase("2d", 1, 1, 1)
+
+
+def _others(case: ScanCase) -> list[ScanCase]:
+    """The other precisions, each with another dt, correction, number of dstates and of directions."""
+    return [
+        replace(case, dtype="bfloat16"),
+        replace(case, rank=0, dstate=32, correction="none", orders="all", about="eight orders"),
+        replace(case, rank=3, correction="state learnable", dtype="float16"),
+        replace(case, correction="equation learnable", channels=100, about="E no multiple of the lanes"),
+    ]
+
+
+def quick_cases() -> list[Case]:
+    """For the start of a training: both kinds as in the recipes, and a precision more."""
+    sizes = {"batch": 2, "height": 37, "width": 19}
+    scans = [replace(case, dtype=dtype, **sizes) for case in (_SEQUENCE, _GRID) for dtype in ("float32", "bfloat16")]
+    return [*scans, *(DenseCase(operator) for operator in ("conv_silu", "norm_gate", "gelu"))]
+
+
+def full_cases() -> list[Case]:
+    """For `geomano doctor`."""
+    cases: list[Case] = []
+    for case in (_SEQUENCE, _GRID):
+        cases += [
+            replace(case, batch=1, height=37, width=19, about="small batch: in chunks"),
+            replace(case, batch=96, height=7, width=9, about="large batch: no chunks"),
+            replace(case, batch=1, height=70, width=33, about="more rows than a band"),
+            replace(case, batch=2, height=9, width=130, about="more columns than rows"),
+            replace(case, batch=2, height=1, width=300, about="one row"),
+            replace(case, batch=2, height=300, width=1, about="one column"),
+        ]
+        cases += [replace(other, batch=2, height=37, width=19) for other in _others(case)]
+    cases += large_cases()
+    cases += [
+        DenseCase(operator, dtype=dtype)
+        for operator in ("conv_silu", "norm_gate", "gelu")
+        for dtype in ("float32", "bfloat16", "float16")
+    ]
+    return [*cases, *(DenseCase(operator, channels=40) for operator in ("conv_silu", "norm_gate", "gelu"))]
+
+
+def large_cases() -> list[Case]:
+    """A layer's scan of the recipes navier_stokes and darcy."""
+    return [
+        replace(_SEQUENCE, batch=2, height=64, width=64, channels=256, about="as in navier_stokes"),
+        replace(_GRID, batch=4, height=85, width=85, about="as in darcy"),
+    ]
+
+
+def tiny_cases() -> list[Case]:
+    """For Triton's interpreter, and for a look at every GPU of a machine."""
+    small = {"height": 5, "width": 4, "channels": 6, "dstate": 2}
+    scans = [replace(case, rank=2, **small) for case in (_SEQUENCE, _GRID)]
+    scans += [replace(case, correction="state learnable", rank=0, dtype="bfloat16") for case in scans]
+    return [*scans, *(DenseCase(operator, 1, 3, 4, 8) for operator in ("conv_silu", "norm_gate", "gelu"))]
