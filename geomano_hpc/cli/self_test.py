@@ -1,9 +1,9 @@
-"""The self-test of `geomano doctor`: a compiler for Triton's launcher, every GPU of this rank's machine, the kernels."""
+"""The self-test of `geomano doctor`: a compiler for Triton's launcher, the GPU of every rank, the kernels."""
 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from geomano_hpc.errors import GeomanoError
@@ -36,7 +36,6 @@ class SelfTest:
         import torch
 
         from geomano_hpc.launchers import gpus_granted, read_ranks
-        from geomano_hpc.training.engines.engine import pick_device
 
         ranks, seen = read_ranks(os.environ), torch.cuda.device_count()
         who = f"rank {ranks.rank} of {ranks.world_size} ({ranks.launcher})" if ranks.launcher else "one process"
@@ -50,26 +49,25 @@ class SelfTest:
                 f"{who} is number {ranks.local_rank} of its node, which has {seen} GPUs for torch{shown}: "
                 "start as many ranks as GPUs"
             )
-        return [f"{who} computes on {pick_device(ranks)}; torch sees {seen} GPUs{shown}"]
+        return [f"{who} computes on {_device(ranks.local_rank, seen)}; torch sees {seen} GPUs{shown}"]
 
     def _kernels(self) -> list[str]:
         import torch
 
         from geomano_hpc.kernels.selftest.verdict import identify, keep_verdict
         from geomano_hpc.launchers import read_ranks
-        from geomano_hpc.training.engines.engine import pick_device
         from geomano_hpc.training.records.environment import package_versions
 
-        ranks = read_ranks(os.environ)
-        device = pick_device(ranks)
-        backend, jobs = _jobs(str(device), torch.cuda.device_count(), ranks.local_rank)
+        local_rank, gpus = read_ranks(os.environ).local_rank, torch.cuda.device_count()
+        device = torch.device(_device(local_rank, gpus))
+        backend, jobs = _jobs(str(device), gpus, local_rank)
         began = time.monotonic()
-        found = self._run(jobs, backend)
-        results = [result for results in found for result in results]
+        found = zip(jobs, self._run(jobs, backend), strict=True)
+        results = [replace(one, name=f"{job.device} {one.name}") for job, results in found for one in results]
         if jobs[0].form == "tiny" and device.type == "cuda":  # the first rank of the node keeps the verdict
             failures = [f"{result.name}: {result.reason}" for result in results if not result.passed]
             if failures:
-                raise SelfTestError(f"{device}: {failures[0]}")
+                raise SelfTestError(failures[0])
             return [f"{device}: tiny scans are right; rank 0 of the node tests the rest"]
         more = {"backend": backend, "packages": package_versions(), "devices": [job.device for job in jobs]}
         verdict = keep_verdict(identify(device), jobs[0].form, results, time.monotonic() - began, **more)
@@ -98,6 +96,11 @@ class SelfTest:
         return run_apart(jobs, backend, ended)
 
 
+def _device(local_rank: int, gpus: int) -> str:
+    """As a training chooses it, but without taking hold of it: the self-test's own process does that."""
+    return f"cuda:{local_rank % gpus}" if gpus else "cpu"
+
+
 def _jobs(device: str, gpus: int, local_rank: int) -> tuple[str, list[Any]]:
     """The backend and what it computes: everything on this rank's GPU, a little on the others of the machine. Other
     ranks of a node look at their own GPU only. Without a GPU the CPU takes its place, with less to do."""
@@ -107,7 +110,7 @@ def _jobs(device: str, gpus: int, local_rank: int) -> tuple[str, list[Any]]:
     if gpus == 0:
         interpreted = os.environ.get("TRITON_INTERPRET") == "1"
         backend = "triton" if interpreted else choose_backend("auto", "cpu")
-        return backend, [Job(device, "tiny", 2) if interpreted else Job(device, "quick")]
+        return backend, [Job(device, "tiny", 1) if interpreted else Job(device, "quick", 3)]
     if local_rank > 0:
         return "triton", [Job(device, "tiny", 2)]
     others = [f"cuda:{index}" for index in range(gpus) if f"cuda:{index}" != device]

@@ -69,7 +69,7 @@ def check_device(device: torch.device) -> None:
     small = ScanCase("2d", 1, 4, 5, channels=3, dstate=2, rank=2)
     try:
         there = small.judge(small.inputs(device))
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:  # the second where torch is built without CUDA
         raise BackendError(f"{device} cannot be used: {in_one_line(error)}") from error
     here = small.judge(small.inputs(torch.device("cpu")))
     error, _, name = _largest_error(there, here, lambda dtype: 1e-10)
