@@ -6,13 +6,15 @@ there are few combinations, each of several choices at once, and many sizes shar
 Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of the time step.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from geomano_hpc.kernels.dense import conv_silu, gelu, norm_gate
+from geomano_hpc.kernels import dense
 from geomano_hpc.kernels.orders import ScanOrder, order_set
 from geomano_hpc.kernels.scan import geo_scan
 
@@ -93,11 +95,25 @@ class ScanCase:
         return _TOLERANCES[dtype]
 
 
+# Plain torch, written out: the operators choose their own way. Inputs are called by these names.
+_EXACT: dict[str, Callable[..., torch.Tensor]] = {
+    "conv_silu": lambda x, weight, bias: F.silu(
+        F.conv2d(x.movedim(-1, 1), weight, bias, padding=1, groups=x.shape[-1]).movedim(1, -1)
+    ),
+    "norm_gate": lambda x, z, weight, bias: F.silu(F.layer_norm(x, weight.shape, weight, bias, _EPSILON)) * F.silu(z),
+    "layer_norm": lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias, _EPSILON),
+    "gelu": lambda x: F.gelu(x),
+    "negative_exp": lambda x: -torch.exp(x),
+}
+OPERATORS = tuple(name for name in _EXACT if hasattr(dense, name))
+_WITH_EPSILON = ("norm_gate", "layer_norm")
+
+
 @dataclass(frozen=True)
 class DenseCase:
     """Forward and backward of what stands between the matrix products."""
 
-    operator: str  # conv_silu, norm_gate or gelu
+    operator: str
     batch: int = 2
     height: int = 33
     width: int = 18
@@ -111,35 +127,21 @@ class DenseCase:
 
     def inputs(self, device: torch.device) -> Tensors:
         E, grid = self.channels, (self.batch, self.height, self.width, self.channels)
-        made = {"x": _noise(0, *grid)}
-        if self.operator == "conv_silu":
-            made |= {"weight": _noise(1, E, 1, 3, 3), "bias": _noise(2, E)}
-        if self.operator == "norm_gate":
-            made |= {"z": _noise(1, *grid), "weight": 1 + _noise(2, E) / 4, "bias": _noise(3, E)}
-        return {name: tensor.to(device, getattr(torch, self.dtype)) for name, tensor in made.items()}
+        weight = _noise(2, E, 1, 3, 3) if self.operator == "conv_silu" else 1 + _noise(2, E) / 4
+        made = {"x": _noise(0, *grid), "z": _noise(1, *grid), "weight": weight, "bias": _noise(3, E)}
+        wanted = signature(_EXACT[self.operator]).parameters
+        return {name: made[name].to(device, getattr(torch, self.dtype)) for name in wanted}
 
     def compute(self, inputs: Tensors, backend: str) -> Tensors:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
-        if self.operator == "conv_silu":
-            y = conv_silu(leaves["x"], leaves["weight"], leaves["bias"], backend)
-        elif self.operator == "norm_gate":
-            y = norm_gate(leaves["x"], leaves["z"], leaves["weight"], leaves["bias"], _EPSILON, backend)
-        else:
-            y = gelu(leaves["x"], backend)
+        epsilon = [_EPSILON] if self.operator in _WITH_EPSILON else []
+        y = getattr(dense, self.operator)(*leaves.values(), *epsilon, backend)
         return _with_gradients(y, leaves, self.dtype)
 
     def judge(self, inputs: Tensors) -> Tensors:
-        """Plain torch in float64, written out here: the operators choose their own way."""
+        """Plain torch in float64."""
         leaves = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
-        x, E = leaves["x"], self.channels
-        if self.operator == "conv_silu":
-            summed = F.conv2d(x.movedim(-1, 1), leaves["weight"], leaves["bias"], padding=1, groups=E)
-            y = F.silu(summed.movedim(1, -1))
-        elif self.operator == "norm_gate":
-            y = F.silu(F.layer_norm(x, (E,), leaves["weight"], leaves["bias"], _EPSILON)) * F.silu(leaves["z"])
-        else:
-            y = F.gelu(x)
-        return _with_gradients(y, leaves, self.dtype)
+        return _with_gradients(_EXACT[self.operator](**leaves), leaves, self.dtype)
 
     def tolerance(self, dtype: torch.dtype) -> float:
         """Where plain torch computes in half precision, it rounds between its steps as well."""
@@ -175,7 +177,7 @@ def quick_cases() -> list[Case]:
     """For the start of a training: both kinds as in the recipes, and a precision more."""
     sizes = {"batch": 2, "height": 37, "width": 19}
     scans = [replace(case, dtype=dtype, **sizes) for case in (_SEQUENCE, _GRID) for dtype in ("float32", "bfloat16")]
-    return [*scans, *(DenseCase(operator) for operator in ("conv_silu", "norm_gate", "gelu"))]
+    return [*scans, *(DenseCase(operator) for operator in OPERATORS)]
 
 
 def full_cases() -> list[Case]:
@@ -193,11 +195,9 @@ def full_cases() -> list[Case]:
         cases += [replace(other, batch=2, height=37, width=19) for other in _others(case)]
     cases += large_cases()
     cases += [
-        DenseCase(operator, dtype=dtype)
-        for operator in ("conv_silu", "norm_gate", "gelu")
-        for dtype in ("float32", "bfloat16", "float16")
+        DenseCase(operator, dtype=dtype) for operator in OPERATORS for dtype in ("float32", "bfloat16", "float16")
     ]
-    return [*cases, *(DenseCase(operator, channels=40) for operator in ("conv_silu", "norm_gate", "gelu"))]
+    return [*cases, *(DenseCase(operator, channels=40) for operator in OPERATORS)]
 
 
 def large_cases() -> list[Case]:
@@ -213,4 +213,4 @@ def tiny_cases() -> list[Case]:
     small = {"height": 5, "width": 4, "channels": 6, "dstate": 2}
     scans = [replace(case, rank=2, **small) for case in (_SEQUENCE, _GRID)]
     scans += [replace(case, correction="state learnable", rank=0, dtype="bfloat16") for case in scans]
-    return [*scans, *(DenseCase(operator, 1, 3, 4, 8) for operator in ("conv_silu", "norm_gate", "gelu"))]
+    return [*scans, *(DenseCase(operator, 1, 3, 4, 8) for operator in OPERATORS)]

@@ -105,8 +105,8 @@ def _driver() -> str:
 @lru_cache
 def _sources() -> str:
     """Of the kernels and their entries, and of the cases: a new case asks again."""
-    files = [*sorted((_KERNELS / "triton").rglob("*.py")), _KERNELS / "dense.py", Path(__file__).with_name("cases.py")]
-    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    files = [*_KERNELS.glob("*.py"), *(_KERNELS / "triton").rglob("*.py"), Path(__file__).with_name("cases.py")]
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in sorted(files))).hexdigest()[:16]
 
 
 def kept_verdict(identity: Identity) -> Verdict | None:

@@ -16,7 +16,7 @@ from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels import backends, choose_backend, geo_scan, ready_backend
 from geomano_hpc.kernels.selftest import apart, cases, compiler, verdict
 from geomano_hpc.kernels.selftest.apart import Job, cases_of, run_apart
-from geomano_hpc.kernels.selftest.cases import DenseCase, ScanCase, full_cases, quick_cases, tiny_cases
+from geomano_hpc.kernels.selftest.cases import OPERATORS, DenseCase, ScanCase, full_cases, quick_cases, tiny_cases
 from geomano_hpc.kernels.selftest.run import CaseResult, check_device, run_cases
 
 CPU = torch.device("cpu")
@@ -155,11 +155,12 @@ def test_full_test_has_every_kernel_in_it() -> None:
         compiled = {(case.dtype, case.dstate, case.rank, case.correction) for case in of_kind}
         assert len(compiled) == 5
     dense = {(case.operator, case.dtype) for case in full if isinstance(case, DenseCase)}
-    assert len(dense) == 9
+    assert dense == {(name, dtype) for name in OPERATORS for dtype in ("float32", "bfloat16", "float16")}
+    assert {"conv_silu", "norm_gate", "gelu"} <= set(OPERATORS)
     assert len({case.name for case in full}) == len(full)
     assert not any(case.dtype == "float16" for case in cases_of("full", "cpu"))
     assert len(cases_of("full", "triton")) == len(full)
-    assert len(quick_cases()) == 7
+    assert len(quick_cases()) == 4 + len(OPERATORS)
 
 
 def test_compiler_of_tritons_launcher_is_found_and_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
