@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from geomano_hpc.bench.timers import WallTimer
 from geomano_hpc.cli import self_test
 from geomano_hpc.cli.app import main
 from geomano_hpc.cli.self_test import SelfTest, SelfTestError, _jobs
@@ -127,3 +128,29 @@ def test_without_a_gpu_the_self_test_runs_only_if_it_is_asked_for(capsys: pytest
     assert "self-test" not in capsys.readouterr().out
     assert geomano("doctor", "--json") == 0
     assert json.loads(capsys.readouterr().out)["self_test"] is None
+
+
+def test_bench_measures_the_gpu_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command's own way, up to where a GPU would be needed."""
+    asked: list[tuple[int, torch.device]] = []
+    gpu = {"gpu": "A GPU", "driver": "550", "self_test": "passed"}
+
+    def measured(chosen: dict[str, Any], repeats: int, out: Path, device: torch.device, *rest: Any, **more: Any) -> Any:
+        asked.append((repeats, device))
+        return {"rows": [], "measurements": [], "gpu": gpu}
+
+    monkeypatch.setattr("geomano_hpc.bench.gpu.measured_device", lambda name: torch.device(name or "cuda:0"))
+    monkeypatch.setattr("geomano_hpc.bench.timers.timer_for", lambda device: WallTimer())
+    monkeypatch.setattr("geomano_hpc.bench.kernels.device_speed.bench_on_device", measured)
+    monkeypatch.setattr("geomano_hpc.bench.train.device_steps.bench_steps", measured)
+    out = str(tmp_path / "bench.json")
+    assert geomano("bench", "kernels", "--shape", "darcy", "--out", out) == 0
+    assert "A GPU, driver 550; self-test: passed" in capsys.readouterr().out
+    assert geomano("bench", "train", "--problem", "darcy", "--rounds", "7", "--device", "cuda:1", "--out", out) == 0
+    assert "A GPU, driver 550; self-test: passed" in capsys.readouterr().out
+    assert asked == [(30, torch.device("cuda", 0)), (7, torch.device("cuda", 1))]
+    monkeypatch.undo()
+    assert geomano("bench", "kernels", "--device", "cuda:5") == 2
+    assert "torch sees 0 GPUs here" in capsys.readouterr().err
