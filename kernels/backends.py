@@ -5,7 +5,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -116,9 +116,10 @@ def ready_backend(requested: str, device: str | None = None) -> BackendStatus:
     name = choose_backend(requested, device)
     if name == "cpu":
         cpu_extension.load_library()
+    status = next(status for status in backend_statuses(device) if status.name == name)
     if name == "triton" and (device or default_device()) != "cpu":
-        _ask_for_the_verdict(requested)
-    return next(status for status in backend_statuses(device) if status.name == name)
+        return replace(status, reason=f"{status.reason}, self-test {_ask_for_the_verdict(requested)}")
+    return status
 
 
 def _refuse_after_a_failure() -> None:
@@ -133,17 +134,21 @@ def _refuse_after_a_failure() -> None:
         raise verdict.refuse(kept)
 
 
-def _ask_for_the_verdict(requested: str) -> None:
+def _ask_for_the_verdict(requested: str) -> str:
+    """What it says, in words."""
     from geomano_hpc.kernels.selftest import verdict
 
     gpu = verdict.current_device()
     found = None if gpu is None else verdict.asked_verdict(gpu)
-    if found is None or found.passed:
-        return
+    if found is None:
+        return "skipped"
+    if found.passed:
+        return found.summary
     if requested == "auto":
         _choose.cache_clear()  # the next scan is refused as well
         raise verdict.refuse(found)
     logger.warning("scan backend %s was asked for by name, though its self-test %s", requested, found.summary)
+    return found.summary
 
 
 def load_backend(requested: str, device: str) -> Backend:

@@ -13,6 +13,7 @@ import typer
 
 from geomano_hpc.cli.output import Json, note, print_json, stdout_for
 from geomano_hpc.cli.self_test import SelfTest, SelfTestError
+from geomano_hpc.progress import is_quiet
 
 
 def doctor(
@@ -40,7 +41,7 @@ def doctor(
     if not json_:
         typer.echo(f"{'python':16} {platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores")
     checks = []
-    test = SelfTest(note if json_ else typer.echo) if self_test or (self_test is None and _sees_a_gpu()) else None
+    test = SelfTest(note if json_ else _show) if self_test or (self_test is None and _sees_a_gpu()) else None
     for name, check, needed in (*_CHECKS[:2], *(test.checks() if test else ()), *_CHECKS[2:]):
         mark = "ok"
         with stdout_for(json_):
@@ -65,6 +66,11 @@ def doctor(
     if test and test.failed:
         typer.echo(test.failed)
     raise typer.Exit(0 if can_train else 1)
+
+
+def _show(line: str) -> None:
+    if not is_quiet():
+        typer.echo(line)
 
 
 def _machine() -> dict[str, Any]:

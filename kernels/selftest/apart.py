@@ -22,6 +22,7 @@ from geomano_hpc.kernels.selftest.cases import Case, full_cases, large_cases, qu
 from geomano_hpc.kernels.selftest.run import REPEATS, CaseResult, check_device, run_cases
 
 _FORMS: dict[str, Callable[[], list[Case]]] = {"full": full_cases, "quick": quick_cases, "tiny": tiny_cases}
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Job(NamedTuple):
@@ -52,7 +53,12 @@ def run_apart(
         command = [sys.executable, "-m", __name__, order]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
         late = threading.Event()
-        limit = threading.Timer(seconds, lambda: (late.set(), child.kill()))
+
+        def end() -> None:
+            late.set()
+            child.kill()
+
+        limit = threading.Timer(seconds, end)
         limit.start()
         try:
             refused = _listen(_said(child.stdout), jobs, results, ended)
@@ -68,6 +74,10 @@ def run_apart(
         if done == len(names):
             return results
         why = f"did not end within {seconds:g} s" if late.is_set() else _how_it_ended(child.returncode, stderr)
+    if not late.is_set() and -child.returncode in _FROM_OUTSIDE:
+        raise BackendError(
+            f"the self-test {why}, which says nothing about kernels (too little memory?): start it again"
+        )
     if done == 0 and not late.is_set() and child.returncode > 0:
         raise BackendError(f"the self-test did not start: it {why}")
     for number, (index, name) in enumerate(names[done:]):

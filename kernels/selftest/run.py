@@ -72,10 +72,10 @@ def check_device(device: torch.device) -> None:
     except (RuntimeError, AssertionError) as error:  # the second where torch is built without CUDA
         raise BackendError(f"{device} cannot be used: {in_one_line(error)}") from error
     here = small.judge(small.inputs(torch.device("cpu")))
-    error, _, name = _largest_error(there, here, lambda dtype: 1e-10)
-    if not error <= 1e-10:
+    wrong_by, _, name = _largest_error(there, here, lambda dtype: 1e-10)
+    if not wrong_by <= 1e-10:
         raise BackendError(
-            f"plain torch on {device} is wrong by {error:.1e} ({name} of a float64 scan): check torch and the driver"
+            f"plain torch on {device} is wrong by {wrong_by:.1e} ({name} of a float64 scan): check torch and the driver"
         )
 
 

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+from geomano_hpc.config import Recipe
 from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels import backends, choose_backend, geo_scan, ready_backend
 from geomano_hpc.kernels.selftest import apart, cases, compiler, verdict
 from geomano_hpc.kernels.selftest.apart import Job, cases_of, run_apart
 from geomano_hpc.kernels.selftest.cases import OPERATORS, DenseCase, ScanCase, full_cases, quick_cases, tiny_cases
 from geomano_hpc.kernels.selftest.run import CaseResult, check_device, run_cases
+from geomano_hpc.training.loop import train
+from geomano_hpc.training.records.run_folder import RunFolder
 
 CPU = torch.device("cpu")
 SMALL = ScanCase("2d", 2, 5, 7, channels=17, dstate=3, rank=2)
@@ -160,7 +163,7 @@ def test_full_test_has_every_kernel_in_it() -> None:
     assert len({case.name for case in full}) == len(full)
     assert not any(case.dtype == "float16" for case in cases_of("full", "cpu"))
     assert len(cases_of("full", "triton")) == len(full)
-    assert len(quick_cases()) == 4 + len(OPERATORS)
+    assert len(quick_cases()) == 3 + len(OPERATORS)
 
 
 def test_compiler_of_tritons_launcher_is_found_and_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -199,7 +202,8 @@ def test_training_tests_once_and_keeps_the_verdict(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="geomano_hpc")
-    assert ready_backend("auto", "cuda").name == "triton"
+    found = ready_backend("auto", "cuda")
+    assert (found.name, found.reason.endswith("kernels, self-test passed (quick, 1 cases)")) == ("triton", True)
     file = verdict.identify(CPU).file
     content = json.loads(file.read_text())
     assert content["passed"]
@@ -232,6 +236,17 @@ def test_failed_verdict_refuses_auto_and_warns_where_a_name_was_given(
     monkeypatch.setenv("GEOMANO_SELF_TEST", "0")
     assert ready_backend("auto", "cuda").name == "triton"
     assert "GEOMANO_SELF_TEST=0: the Triton kernels are used without a self-test" in caplog.text
+
+
+@pytest.mark.usefixtures("_cpu_for_a_gpu")
+def test_training_with_a_failed_verdict_does_not_start(
+    tiny_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "default_device", lambda: "cuda")
+    plant(monkeypatch, lambda y: 2 * y)
+    with pytest.raises(BackendError, match=r"go on with model.scan_backend=torch, and send us .*\.json"):
+        train(tiny_recipe, RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.usefixtures("_cpu_for_a_gpu")
@@ -319,6 +334,9 @@ def test_process_that_crashes_or_hangs_is_a_failure_with_a_name(
     assert results[0].reason == "the process of the self-test did not end within 0.3 s"
     child("""echo '["refused", "cuda:0 cannot be used: busy"]'""", tmp_path, monkeypatch)
     with pytest.raises(BackendError, match="cuda:0 cannot be used: busy"):
+        run_apart([Job("cuda:0", "tiny", 2)], "triton")
+    child("kill -KILL $$", tmp_path, monkeypatch)
+    with pytest.raises(BackendError, match="was ended by SIGKILL, which says nothing about kernels"):
         run_apart([Job("cuda:0", "tiny", 2)], "triton")
     child("echo 'ImportError: no triton' >&2; exit 1", tmp_path, monkeypatch)
     with pytest.raises(BackendError, match="did not start: it ended with code 1: ImportError: no triton"):
