@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -269,6 +270,24 @@ def test_another_driver_or_kernel_has_a_verdict_of_its_own(monkeypatch: pytest.M
         assert verdict.Identity(**{**vars(identity), name: "other"}).file != identity.file
     other = verdict.Identity(**{**vars(identity), "gpu": "NVIDIA A100-SXM4-80GB"})
     assert other.file.name.startswith("NVIDIA-A100-SXM4-80GB-")
+
+
+def test_gpu_is_known_by_name_capability_and_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(name="NVIDIA H100", major=9, minor=0, gcnArchName="gfx942:sramecc+")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    said = tmp_path / "version"
+    said.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5\nGCC version: gcc 12.3.0\n")
+    monkeypatch.setattr(verdict, "_DRIVERS", (str(tmp_path / "none"), str(said)))
+    verdict._driver.cache_clear()
+    found = verdict.identify(torch.device("cuda", 0))
+    assert (found.gpu, found.capability, found.driver) == ("NVIDIA H100", "9.0", "550.54.15")
+    monkeypatch.setattr(torch.version, "hip", "6.3")
+    assert verdict.identify(torch.device("cuda", 0)).capability == "gfx942:sramecc+"
+    monkeypatch.setattr(verdict, "_DRIVERS", ())
+    verdict._driver.cache_clear()
+    assert verdict.identify(CPU).driver == "unknown"
+    verdict._driver.cache_clear()
+    assert verdict.current_device() is None
 
 
 def test_verdict_that_cannot_be_kept_holds_for_the_process(
