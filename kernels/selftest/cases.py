@@ -174,7 +174,7 @@ def _others(case: ScanCase) -> list[ScanCase]:
 
 
 def quick_cases() -> list[Case]:
-    """For the start of a training: both kinds as in the recipes, whose kernels it needs anyway, and one precision more."""
+    """For the start of a training: both kinds as in the recipes, whose kernels it needs anyway, and bfloat16."""
     cases = (_SEQUENCE, _GRID, replace(_SEQUENCE, dtype="bfloat16"))
     return [
         *(replace(case, batch=2, height=37, width=19) for case in cases),
