@@ -19,7 +19,8 @@ from geomano_hpc.bench.timers import Timer
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.progress import progress
 
-# Milliseconds of "forward" and "backward" of a scan that a GPU, by its name, needs at least; empty if it is not known.
+# Milliseconds that a GPU, by the name that torch gives it, needs at least for the "forward" and the "backward" of a
+# scan; empty for a GPU that is not known.
 Bounds = Callable[[str, Scan], Mapping[str, float]]
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}  # relative to the largest value
