@@ -66,8 +66,8 @@ def set_up(recipe: Recipe, ranks: Ranks) -> Setup:
 
 
 def scan_backend(recipe: Recipe, ranks: Ranks) -> BackendStatus | None:
-    """The backend of the scan, compiled and loaded, and on a GPU with a verdict of the self-test on this rank's own; None
-    for a model without a scan."""
+    """The backend of the scan, compiled and loaded, on a GPU with the self-test's verdict on this rank's own; None for
+    a model without a scan."""
     backend = recipe.model.backend()
     if backend is None:
         return None
