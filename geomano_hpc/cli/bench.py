@@ -17,6 +17,10 @@ app = typer.Typer(
 
 _Out = Annotated[Path | None, typer.Option(help="JSON file for the numbers. By default benchmarks/COMMAND-DATE.json.")]
 
+_Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or cuda:1. By default the GPU where there is one, else the CPU.")
+]
+
 
 @app.callback()
 def _bench() -> None:
@@ -39,7 +43,11 @@ def kernels(
     batch: Annotated[
         int | None, typer.Option(min=1, help="Samples at once. By default the recipe's, and one for --size.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the best time of each backend counts.")] = 3,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help="CPU: rounds, of which the best counts [3]. GPU: the median of so many counts [30]."),
+    ] = None,
+    device: _Device = None,
     out: _Out = None,
     gpu_audit: Annotated[
         bool,
@@ -58,13 +66,15 @@ def kernels(
         typer.Option("--compile", help="With --gpu-audit: compile for seven GPUs too; registers and spills. Minutes."),
     ] = False,
 ) -> None:
-    """Time the scan on every backend of this machine's CPU, against the plain-torch reference in the same run.
+    """Time the scan: on a GPU the Triton kernels, forward and backward apart, with median and quartiles; on a CPU every
+    backend, against the plain-torch reference in the same run.
 
-    A backend with wrong numbers gets no time. Speeds are ratios: times on a busy machine mean little.
+    A backend with wrong numbers gets no time. Speeds on a CPU are ratios: times on a busy machine mean little.
 
     \b
     Examples:
       geomano bench kernels
+      geomano bench kernels --device cpu
       geomano bench kernels --shape darcy --batch 1
       geomano bench kernels --size 32 32 64 16 --out bench.json
       geomano bench kernels --gpu-audit --gpu A100 --shape darcy
@@ -76,8 +86,11 @@ def kernels(
     from dataclasses import replace
 
     from geomano_hpc.bench import recipes
+    from geomano_hpc.bench.gpu import measured_device
+    from geomano_hpc.bench.kernels.device_speed import bench_on_device, device_table, known_bounds
     from geomano_hpc.bench.kernels.problem import Scan
     from geomano_hpc.bench.kernels.speed import bench_kernels, speed_table
+    from geomano_hpc.bench.timers import timer_for
 
     scans = {name: recipes.scan(name) for name in _chosen("shape", shape, recipes.NAMES) if shape or not size}
     if size:
@@ -85,31 +98,52 @@ def kernels(
     if batch:
         scans = {name: replace(scan, batch=batch) for name, scan in scans.items()}
     out = out or _file("kernels")
-    _print(speed_table(bench_kernels(scans, repeats, out, show_progress=True)), out)
+    where = measured_device(device)
+    if where.type == "cuda":
+        found = bench_on_device(
+            scans, repeats or 30, out, where, timer_for(where), bounds=known_bounds(), show_progress=True
+        )
+        _print(device_table(found), out)
+        return
+    _print(speed_table(bench_kernels(scans, repeats or 3, out, show_progress=True)), out)
 
 
 @app.command()
 def train(
     problem: Annotated[list[str] | None, typer.Option(help="darcy or navier_stokes. Both by default.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Both models in turns; the best round of each counts.")] = 3,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="CPU: both in turns, the best of each counts [3]. GPU: the median of so many [30]."),
+    ] = None,
+    device: _Device = None,
     out: _Out = None,
 ) -> None:
     """Time training and inference of GeoMaNO against Transolver, each in the paper's configuration, and their memory.
 
     Prints the paper's efficiency table with what was measured here. A few steps are timed and multiplied to an epoch.
+    On a GPU steps only; on a CPU also what the training loop adds to them, and two ranks against one.
 
     \b
     Examples:
       geomano bench train
+      geomano bench train --device cuda
       geomano bench train --problem darcy --rounds 5
     """
+    from geomano_hpc.bench.gpu import measured_device
     from geomano_hpc.bench.record import measurement_table
+    from geomano_hpc.bench.timers import timer_for
+    from geomano_hpc.bench.train.device_steps import bench_steps, steps_table
     from geomano_hpc.bench.train.efficiency import bench_train, cases, efficiency_table
 
     known = cases()
     out = out or _file("train")
     chosen = {name: known[name] for name in _chosen("problem", problem, known)}
-    content = bench_train(chosen, rounds, out, show_progress=True)
+    where = measured_device(device)
+    if where.type == "cuda":
+        content = bench_steps(chosen, rounds or 30, out, where, timer_for(where), show_progress=True)
+        _print([*efficiency_table(content), "", *steps_table(content), "", *measurement_table(content)], out)
+        return
+    content = bench_train(chosen, rounds or 3, out, show_progress=True)
     _print([*efficiency_table(content), "", *measurement_table(content)], out)
 
 

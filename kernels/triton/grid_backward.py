@@ -42,70 +42,71 @@ def scratch_size(N: int, rank: int, strip: int, channels: int) -> int:
 
 
 @triton.jit
-def load4(pointer, offset):
-    """Four [BE] tensors from fields of four floats; offset [BE, 4]."""
-    field = tl.load(tl.multiple_of(pointer + offset, [1, 16]))
-    even, odd = tl.split(tl.reshape(field, [field.shape[0], 2, 2]))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
+def unstack4(z, BE: tl.constexpr):
+    """[4, BE] as four tensors [BE]; the first axis is in registers, so this costs nothing."""
+    low, high = tl.split(tl.permute(tl.reshape(z, [2, 2, BE]), [1, 2, 0]))
+    first, second = tl.split(tl.trans(low))
+    third, fourth = tl.split(tl.trans(high))
     return first, second, third, fourth
 
 
 @triton.jit
-def store4(pointer, offset, first, second, third, fourth):
-    field = tl.join(tl.join(first, third), tl.join(second, fourth))
-    tl.store(tl.multiple_of(pointer + offset, [1, 16]), tl.reshape(field, [first.shape[0], 4]))
+def unstack(z, BE: tl.constexpr):
+    """[16, BE] as sixteen tensors [BE]."""
+    low, high = tl.split(tl.permute(tl.reshape(z, [2, 8, BE]), [1, 2, 0]))
+    first, second = tl.split(tl.permute(tl.reshape(low, [2, 4, BE]), [1, 2, 0]))
+    third, fourth = tl.split(tl.permute(tl.reshape(high, [2, 4, BE]), [1, 2, 0]))
+    return unstack4(first, BE) + unstack4(second, BE) + unstack4(third, BE) + unstack4(fourth, BE)
 
 
 @triton.jit
-def load16(pointer, offset, stride: tl.constexpr):
-    return (
-        load4(pointer, offset)
-        + load4(pointer + stride, offset)
-        + load4(pointer + 2 * stride, offset)
-        + load4(pointer + 3 * stride, offset)
-    )
-
-
-@triton.jit
-def store16(pointer, offset, values, stride: tl.constexpr):
-    for q in tl.static_range(4):
-        store4(pointer + q * stride, offset, values[4 * q], values[4 * q + 1], values[4 * q + 2], values[4 * q + 3])
-
-
-@triton.jit
-def sum_over_channels(values, BE: tl.constexpr):
-    """The sums over channels of 32 tensors [BE], as one tensor [32] along the lanes.
-
-    Splitting the axis of channels needs it in a thread's registers: the values go to the lanes, once through shared
-    memory, and the sums take no shuffle.
-    """
+def stack(values, BE: tl.constexpr):
+    """Four or sixteen tensors [BE] as one, with a new first axis."""
+    COUNT: tl.constexpr = len(values)
     parts = values
-    for _level in tl.static_range(5):
+    for _level in tl.static_range(4 if COUNT == 16 else 2):
         halves = ()
         for v in tl.static_range(len(parts) // 2):
             halves = halves + (tl.join(parts[v], parts[v + len(parts) // 2]),)
         parts = halves
-    z = tl.trans(tl.reshape(parts[0], [BE, 32]))
-    for _level in tl.static_range(5):
-        even, odd = tl.split(tl.reshape(z, [32, z.shape[1] // 2, 2]))
-        z = even + odd
-    if BE == 64:
-        even, odd = tl.split(z)
-        z = tl.reshape(even + odd, [32, 1])
-    return tl.reshape(z, [32])
+    return tl.trans(tl.reshape(parts[0], [BE, COUNT]))
 
 
 @triton.jit
-def part_offsets(base, step_i, step_j, i0, j0, rows, columns, E, live):
-    """Of the sixteen positions: offset of the point, and which channels are inside."""
-    offsets = ()
-    inside = ()
-    for r in tl.static_range(4):
-        for c in tl.static_range(4):
-            offsets = offsets + (base + (i0 + r) * step_i + (j0 + c) * step_j,)
-            inside = inside + (live & (i0 + r < rows) & (j0 + c < columns),)
-    return offsets, inside
+def load_field(pointer, field, BE: tl.constexpr):
+    """Four tensors [BE] from four neighbouring floats of every lane; field [BE, 4]."""
+    return unstack4(tl.trans(tl.load(tl.multiple_of(pointer + field, [1, 16]))), BE)
+
+
+@triton.jit
+def store_field(pointer, field, values, BE: tl.constexpr):
+    tl.store(tl.multiple_of(pointer + field, [1, 16]), tl.trans(stack(values, BE)))
+
+
+@triton.jit
+def load_fields(pointer, fields, BE: tl.constexpr):
+    """[16, BE] from four fields; fields [4, BE, 4]."""
+    z = tl.load(tl.multiple_of(pointer + fields, [1, 1, 16]))
+    return tl.reshape(tl.permute(z, [0, 2, 1]), [16, BE])
+
+
+@triton.jit
+def store_fields(pointer, fields, z, BE: tl.constexpr):
+    tl.store(tl.multiple_of(pointer + fields, [1, 1, 16]), tl.permute(tl.reshape(z, [4, 4, BE]), [0, 2, 1]))
+
+
+@triton.jit
+def sum_over_channels(first, second, BE: tl.constexpr):
+    """The sums over channels of first and second [16, BE] as one tensor [32] along the lanes.
+
+    Splitting the axis of channels needs it in a thread's registers: the values go to the lanes, once through shared
+    memory, and the sums take no shuffle.
+    """
+    z = tl.reshape(tl.permute(tl.join(first, second), [2, 0, 1]), [32, BE])
+    for _level in tl.static_range(5 if BE == 32 else 6):
+        even, odd = tl.split(tl.reshape(z, [32, z.shape[1] // 2, 2]))
+        z = tl.reshape(even + odd, [32, z.shape[1] // 2])
+    return tl.reshape(z, [32])
 
 
 @triton.jit
@@ -116,6 +117,23 @@ def copy_rows(source, at_point, inside, count, target, BE: tl.constexpr):
         row = first + v // PART
         values = tl.load(source + at_point + row, mask=inside & (row < count), other=0.0).to(tl.float32)
         tl.store(target + first * PART + v, values, mask=row < count)
+
+
+@triton.jit
+def states(a, Bx, g_left, h_above):
+    """g before every position, and h at every position; of sixteen positions, row by row."""
+    past_g = ()
+    h = ()
+    for r in tl.static_range(4):
+        g = g_left[r]
+        for c in tl.static_range(4):
+            past_g = past_g + (g,)
+            g = a[4 * r + c] * g + Bx[4 * r + c]
+            if r == 0:
+                h = h + (a[4 * r + c] * h_above[c] + g,)
+            else:
+                h = h + (a[4 * r + c] * h[4 * r + c - 4] + g,)
+    return past_g, h
 
 
 @triton.jit
@@ -172,8 +190,13 @@ def grid_backward_kernel(
     e = block * BE + lane
     live = e < E
     e_own = tl.minimum(e, E - 1)  # a lane without a channel counts nowhere: its delta, x and dy are 0
-    four = lane[:, None] * 4 + tl.arange(0, 4)[None, :]
-    same = lane[:, None] * 0 + tl.arange(0, 4)[None, :]
+    quarter = tl.arange(0, 4)
+    field = lane[:, None] * 4 + quarter[None, :]
+    fields = quarter[:, None, None] * FIELD + field[None, :, :]
+    everywhere = quarter[:, None, None] * 4 + (lane[:, None] * 0 + quarter[None, :])[None, :, :]
+    rows4 = quarter[:, None] * BE + lane[None, :]
+    row_q = tl.arange(0, PART) // SIDE
+    column_q = tl.arange(0, PART) % SIDE
 
     blocks = tl.num_programs(1)
     program = (kb.to(tl.int64) * blocks + block) * (strips * segments) + strip_segment
@@ -204,30 +227,27 @@ def grid_backward_kernel(
     tiles = tl.where(parts > 0, last_tile - first_tile + 1, 0)
 
     none = tl.zeros([BE], tl.float32)
-    store4(zeros, four, none, none, none, none)
+    nothing = tl.zeros([PART, BE], tl.float32)
+    tl.store(zeros + rows4, tl.zeros([SIDE, BE], tl.float32))
     right_end = (segment + 1) * segment_tiles * SIDE >= columns
     for s in range(N):
         A2_e = tl.load(A + (k * E + e_own) * N + s) * LOG2E
         R_e = none
         if CORRECTION > 0:
             R_e = tl.load(R + (k * E + e_own) * N + s)
-        store4(records + s * RECORD + PARAMETERS, four, A2_e, none, R_e, none)
+        store_field(records + s * RECORD + PARAMETERS, field, (A2_e, none, R_e, none), BE)
         for piece in tl.static_range(PARTS):
-            eta = ()
-            for r in tl.static_range(4):
-                is_there = (ti * STRIP + piece * SIDE + r < rows) & (right_end == 0)
-                at = (s * STRIP + piece * SIDE + r) * BE + lane
-                eta = eta + (tl.load(back_hor_tile + at, mask=live & is_there, other=0.0),)
-            store4(records + s * RECORD + piece * FIELD, four, eta[0], eta[1], eta[2], eta[3])
+            is_there = (ti * STRIP + piece * SIDE + quarter < rows) & (right_end == 0)
+            at = (s * STRIP + piece * SIDE) * BE + rows4
+            eta = tl.load(back_hor_tile + at, mask=is_there[:, None] & live[None, :], other=0.0)
+            store_field(records + s * RECORD + piece * FIELD, field, unstack4(eta, BE), BE)
     bias_e = tl.load(bias + k * E + e_own)
     D_e = tl.load(D + k * E + e_own)
     dD_e = none
     dbias_e = none
-    parameters = of_parameters + ((k * (batch * strips * segments) + b * (strips * segments)).to(tl.int64)
-                                  + strip_segment) * ((2 * N + 2 + rank) * E)  # fmt: skip
+    parameters = of_parameters + (kb.to(tl.int64) * (strips * segments) + strip_segment) * ((2 * N + 2 + rank) * E)
     for low in range(rank):
         tl.store(parameters + (2 * N + 2 + low) * E + e, none, mask=live)
-    tl.debug_barrier()
 
     for back in range(tiles):
         tj = last_tile - back
@@ -238,20 +258,18 @@ def grid_backward_kernel(
         # What no sweep has written becomes 0, as a NaN there would reach the sums.
         if (ti * STRIP + STRIP > rows) | (j0 + SIDE > columns) | (block * BE + BE > E):
             for s in range(N):
-                for r in tl.static_range(STRIP):
-                    outside = (live == 0) | (ti * STRIP + r >= rows)
-                    tl.store(hor_tile + (s * STRIP + r) * BE + lane, none, mask=outside)
-                for c in tl.static_range(SIDE):
-                    outside = (live == 0) | (j0 + c >= columns)
-                    tl.store(ver_tile + s * FIELD + c * BE + lane, none, mask=outside)
-                    tl.store(back_ver_tile + s * FIELD + c * BE + lane, none, mask=outside)
+                for piece in tl.static_range(PARTS):
+                    outside = (ti * STRIP + piece * SIDE + quarter >= rows)[:, None] | (live == 0)[None, :]
+                    tl.store(hor_tile + (s * STRIP + piece * SIDE) * BE + rows4, 0.0, mask=outside)
+                outside = (j0 + quarter >= columns)[:, None] | (live == 0)[None, :]
+                tl.store(ver_tile + s * FIELD + rows4, 0.0, mask=outside)
+                tl.store(back_ver_tile + s * FIELD + rows4, 0.0, mask=outside)
 
         # dt, B, C side by side for all lanes, then delta and delta x, and the states that enter the lower parts.
         for part in range(parts):
             i0 = ti * STRIP + part * SIDE
-            p = lane % PART
-            row_p = i0 + p // SIDE
-            column_p = j0 + p % SIDE
+            row_p = i0 + lane % PART // SIDE
+            column_p = j0 + lane % SIDE
             point_p = corner + row_p * step_i + column_p * step_j
             inside_p = (row_p < rows) & (column_p < columns)
             uniform = uniforms + part * (uniform_rows * PART)
@@ -261,199 +279,160 @@ def grid_backward_kernel(
             copy_rows(B_sample, point_p * B_row, inside_p, N, uniform + rank * PART, BE)
             copy_rows(C_sample, point_p * B_row, inside_p, N, uniform + (rank + N) * PART, BE)
             tl.debug_barrier()
-            offsets, inside = part_offsets(corner, step_i, step_j, i0, j0, rows, columns, E, live)
-            raw = ()
-            for q in tl.static_range(PART):
-                if LOW_RANK:
-                    raw = raw + (bias_e,)
-                else:
-                    dt_e = tl.load(dt_sample + offsets[q] * dt_row + e, mask=inside[q], other=0.0)
-                    raw = raw + (bias_e + dt_e.to(tl.float32),)
+            point = corner + (i0 + row_q) * step_i + (j0 + column_q) * step_j
+            inside = ((i0 + row_q < rows) & (j0 + column_q < columns))[:, None] & live[None, :]
+            raw = tl.broadcast_to(bias_e[None, :], [PART, BE])
             if LOW_RANK:
                 for low in range(rank):
                     w_e = tl.load(weight + (k * E + e_own) * rank + low)
-                    dt_r = load16(uniform + low * PART, same, 4)
-                    more = ()
-                    for q in tl.static_range(PART):
-                        more = more + (raw[q] + dt_r[q] * w_e,)
-                    raw = more
-            delta = ()
-            u = ()
-            for q in tl.static_range(PART):
-                delta_q = tl.where(inside[q], softplus(raw[q]), 0.0)
-                x_q = tl.load(x_sample + offsets[q] * E + e, mask=inside[q], other=0.0).to(tl.float32)
-                delta = delta + (delta_q,)
-                u = u + (delta_q * x_q,)
-            store16(deltas + part * (8 * FIELD), four, delta, FIELD)
-            store16(deltas + part * (8 * FIELD) + 4 * FIELD, four, u, FIELD)
+                    raw += load_fields(uniform + low * PART, everywhere, BE) * w_e[None, :]
+            else:
+                at = point[:, None] * dt_row + e[None, :]
+                raw += tl.load(dt_sample + at, mask=inside, other=0.0).to(tl.float32)
+            x_q = tl.load(x_sample + point[:, None] * E + e[None, :], mask=inside, other=0.0).to(tl.float32)
+            delta = tl.where(inside, softplus(raw), 0.0)
+            u = delta * x_q
+            store_fields(deltas + part * (8 * FIELD), fields, delta, BE)
+            store_fields(deltas + part * (8 * FIELD) + 4 * FIELD, fields, u, BE)
             if PARTS > 1:
                 if part < parts - 1:
-                    from_left = tl.where(tj > 0, hor_tile + part * FIELD, zeros)
+                    left = tl.where(tj > 0, hor_tile + part * FIELD, zeros)
                     left_step = tl.where(tj > 0, STRIP * BE, 0)
                     above, above_step = above_part(part, ti, ver_tile, records + BETWEEN, zeros, RECORD, FIELD)
                     record = records
                     B_s = uniform + rank * PART
                     for _s in range(N):
-                        A2_e, _dA, _R, _dR = load4(record + PARAMETERS, four)
-                        Bs = load16(B_s, same, 4)
-                        h = ()
-                        for c in tl.static_range(4):
-                            h = h + (tl.load(above + c * BE + lane),)
-                        for r in tl.static_range(4):
-                            g = tl.load(from_left + r * BE + lane)
-                            below = ()
-                            for c in tl.static_range(4):
-                                a = tl.exp2(delta[4 * r + c] * A2_e)
-                                g = a * g + Bs[4 * r + c] * u[4 * r + c]
-                                below = below + (a * h[c] + g,)
-                            h = below
-                        for c in tl.static_range(4):
-                            tl.store(record + BETWEEN + part * FIELD + c * BE + lane, h[c])
+                        A2_e, _dA, _R, _dR = load_field(record + PARAMETERS, field, BE)
+                        a = unstack(tl.exp2(delta * A2_e[None, :]), BE)
+                        Bx = unstack(load_fields(B_s, everywhere, BE) * u, BE)
+                        g_left = unstack4(tl.load(left + rows4), BE)
+                        _g, h = states(a, Bx, g_left, unstack4(tl.load(above + rows4), BE))
+                        tl.store(record + BETWEEN + part * FIELD + rows4, stack(h[12:], BE))
                         record += RECORD
                         B_s += PART
-                        from_left += left_step
+                        left += left_step
                         above += above_step
 
         for done in range(parts):
             part = parts - 1 - done
             i0 = ti * STRIP + part * SIDE
             uniform = uniforms + part * (uniform_rows * PART)
-            from_left = tl.where(tj > 0, hor_tile + part * FIELD, zeros)
+            left = tl.where(tj > 0, hor_tile + part * FIELD, zeros)
             left_step = tl.where(tj > 0, STRIP * BE, 0)
             above, above_step = above_part(part, ti, ver_tile, records + BETWEEN, zeros, RECORD, FIELD)
             # The lowest part that is in the grid has nothing below it if its strip is the last one.
             lowest = part == PARTS - 1
-            ends = ti * STRIP + (part + 1) * SIDE >= rows
+            ends = i0 + SIDE >= rows
             under = tl.where(lowest, back_ver_tile, records + BETWEEN + part * FIELD)
             under = tl.where(ends, zeros, under)
             under_step = tl.where(ends, 0, tl.where(lowest, FIELD, RECORD))
-            delta = load16(deltas + part * (8 * FIELD), four, FIELD)
-            u = load16(deltas + part * (8 * FIELD) + 4 * FIELD, four, FIELD)
-            offsets, inside = part_offsets(corner, step_i, step_j, i0, j0, rows, columns, E, live)
-            dys = ()
-            du = ()
-            dd = ()
-            for q in tl.static_range(PART):
-                dy_q = tl.load(dy_sample + offsets[q] * E + e, mask=inside[q], other=0.0)
-                dys = dys + (dy_q.to(tl.float32),)
-                du = du + (none,)
-                dd = dd + (none,)
+            delta = load_fields(deltas + part * (8 * FIELD), fields, BE)
+            u = load_fields(deltas + part * (8 * FIELD) + 4 * FIELD, fields, BE)
+            point = corner + (i0 + row_q) * step_i + (j0 + column_q) * step_j
+            inside = ((i0 + row_q < rows) & (j0 + column_q < columns))[:, None] & live[None, :]
+            dy_q = tl.load(dy_sample + point[:, None] * E + e[None, :], mask=inside, other=0.0).to(tl.float32)
+            delta_each = unstack(delta, BE)
+            du = nothing
+            dd = nothing
             record = records
             B_s = uniform + rank * PART
             slot = ((ti * across + tj) * PARTS + part) * PART
             v = tl.arange(0, 32)
             sums_s = sums + slot + v // PART * (N * slots) + v % PART
             for _s in range(N):
-                A2_e, dA_e, R_e, dR_e = load4(record + PARAMETERS, four)
-                eta_in = load4(record + part * FIELD, four)
-                Bs = load16(B_s, same, 4)
-                Cs = load16(B_s + N * PART, same, 4)
-                h = ()
-                for c in tl.static_range(4):
-                    h = h + (tl.load(above + c * BE + lane),)
-                a = ()
-                past_g = ()
-                past_h = ()
-                zC = ()
-                for r in tl.static_range(4):
-                    g = tl.load(from_left + r * BE + lane)
-                    below = ()
-                    for c in tl.static_range(4):
-                        a_q = tl.exp2(delta[4 * r + c] * A2_e)
-                        past_g = past_g + (g,)
-                        past_h = past_h + (h[c],)
-                        Bx = Bs[4 * r + c] * u[4 * r + c]
-                        g = a_q * g + Bx
-                        h_q = a_q * h[c] + g
-                        a = a + (a_q,)
-                        below = below + (h_q,)
-                        if CORRECTION == 2:
-                            zC = zC + (dys[4 * r + c] * (h_q - R_e * Bx),)
-                        else:
-                            zC = zC + (dys[4 * r + c] * h_q,)
-                    h = below
-                zB = ()
-                new_du = ()
-                new_dd = ()
+                A2_e, dA_e, R_e, dR_e = load_field(record + PARAMETERS, field, BE)
+                B_q = load_fields(B_s, everywhere, BE)
+                C_q = load_fields(B_s + N * PART, everywhere, BE)
+                a = unstack(tl.exp2(delta * A2_e[None, :]), BE)
+                Bx_q = B_q * u
+                g_left = unstack4(tl.load(left + rows4), BE)
+                h_above = unstack4(tl.load(above + rows4), BE)
+                past_g, h = states(a, unstack(Bx_q, BE), g_left, h_above)
+                h_q = stack(h, BE)
+                past_h = h_above + h[:12]
+                Cdy_q = C_q * dy_q
+                lam_from = unstack(Cdy_q, BE)
+                eta_in = load_field(record + part * FIELD, field, BE)
+                nu = unstack4(tl.load(under + rows4), BE)
+                eta = eta_in[3]
+                mus = ()
+                throughs = ()
                 eta_out = ()
-                nu = ()
-                for c in tl.static_range(4):
-                    nu = nu + (tl.load(under + c * BE + lane),)
                 up = ()
-                eta = none
                 for q in tl.static_range(PART - 1, -1, -1):
                     if q % 4 == 3:
                         eta = eta_in[q // 4]
                         up = ()
-                    lam = nu[q % 4] + Cs[q] * dys[q]
+                    lam = nu[q % 4] + lam_from[q]
                     mu = lam + eta
                     nu_q = a[q] * lam
                     eta = a[q] * mu
                     through = nu_q * past_h[q] + eta * past_g[q]
+                    dA_e += delta_each[q] * through
                     up = (nu_q,) + up
-                    direct = mu
-                    if CORRECTION == 1:
-                        direct = mu - R_e * dys[q]
-                    if CORRECTION == 2:
-                        direct = mu - R_e * (Cs[q] * dys[q])
-                    zB = (u[q] * direct,) + zB
-                    new_du = (du[q] + Bs[q] * direct,) + new_du
-                    new_dd = (dd[q] + A2_e * through,) + new_dd
-                    dA_e += delta[q] * through
-                    if NEEDS_R:
-                        if CORRECTION == 1:
-                            dR_e -= (Bs[q] * u[q]) * dys[q]
-                        if CORRECTION == 2:
-                            dR_e -= (Bs[q] * u[q]) * (Cs[q] * dys[q])
+                    mus = (mu,) + mus
+                    throughs = (through,) + throughs
                     if q % 4 == 0:
                         nu = up
                         eta_out = (eta,) + eta_out
-                du = new_du
-                dd = new_dd
-                store4(record + PARAMETERS, four, A2_e, dA_e, R_e, dR_e)
-                store4(record + part * FIELD, four, eta_out[0], eta_out[1], eta_out[2], eta_out[3])
+                direct = stack(mus, BE)
+                corrected = h_q
+                if CORRECTION == 1:
+                    direct -= R_e[None, :] * dy_q
+                if CORRECTION == 2:
+                    direct -= R_e[None, :] * Cdy_q
+                    corrected -= R_e[None, :] * Bx_q
+                if NEEDS_R:
+                    if CORRECTION == 1:
+                        dR_e -= tl.sum(Bx_q * dy_q, axis=0)
+                    if CORRECTION == 2:
+                        dR_e -= tl.sum(Bx_q * Cdy_q, axis=0)
+                du += B_q * direct
+                dd += A2_e[None, :] * stack(throughs, BE)
+                store_field(record + PARAMETERS, field, (A2_e, dA_e, R_e, dR_e), BE)
+                store_field(record + part * FIELD, field, eta_out, BE)
                 if PARTS > 1:
                     if part > 0:
-                        for c in tl.static_range(4):
-                            tl.store(record + BETWEEN + (part - 1) * FIELD + c * BE + lane, nu[c])
-                tl.store(sums_s, sum_over_channels(zB + zC, BE))
+                        tl.store(record + BETWEEN + (part - 1) * FIELD + rows4, stack(nu, BE))
+                tl.store(sums_s, sum_over_channels(u * direct, dy_q * corrected, BE))
                 record += RECORD
                 B_s += PART
-                from_left += left_step
+                left += left_step
                 above += above_step
                 under += under_step
                 sums_s += slots
 
-            # The offsets again: kept, they would take registers from the loop above.
-            offsets, inside = part_offsets(corner + zero, step_i, step_j, i0, j0, rows, columns, E, live)
-            draws = ()
-            for q in tl.static_range(PART):
-                tl.store(dx_sample + offsets[q] * E + e, du[q] * delta[q] + D_e * dys[q], mask=inside[q])
-                x_q = tl.load(x_sample + offsets[q] * E + e, mask=inside[q], other=0.0).to(tl.float32)
-                draw = (dd[q] * LN2 + du[q] * x_q) * softplus_slope(delta[q])
-                dD_e += x_q * dys[q]
-                dbias_e += draw
-                draws = draws + (draw,)
-                if not LOW_RANK:
-                    tl.store(ddt + ((sample + offsets[q]) * directions + k) * E + e, draw, mask=inside[q])
+            # The points again: kept, they would take registers from the loop above.
+            point = corner + zero + (i0 + row_q) * step_i + (j0 + column_q) * step_j
+            inside = ((i0 + zero + row_q < rows) & (j0 + zero + column_q < columns))[:, None] & live[None, :]
+            at = point[:, None] * E + e[None, :]
+            x_q = tl.load(x_sample + at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(dx_sample + at, du * delta + D_e[None, :] * dy_q, mask=inside)
+            draw = (dd * LN2 + du * x_q) * softplus_slope(delta)
+            dD_e += tl.sum(x_q * dy_q, axis=0)
+            dbias_e += tl.sum(draw, axis=0)
             if LOW_RANK:
                 for low in range(0, rank, 2):
-                    z = ()
-                    for second in tl.static_range(2):
-                        exists = live & (low + second < rank)
-                        at_w = parameters + (2 * N + 2 + low + second) * E + e
-                        w_e = tl.load(weight + (k * E + e) * rank + low + second, mask=exists, other=0.0)
-                        dw_e = tl.load(at_w, mask=exists, other=0.0)
-                        dt_r = load16(uniform + (low + second) * PART, same, 4)
-                        for q in tl.static_range(PART):
-                            z = z + (draws[q] * w_e,)
-                            dw_e += draws[q] * dt_r[q]
-                        tl.store(at_w, dw_e, mask=exists)
+                    has_second = live & (low + 1 < rank)
+                    at_w = parameters + (2 * N + 2 + low) * E + e
+                    weight_w = weight + (k * E + e) * rank + low
+                    first_w = tl.load(weight_w, mask=live, other=0.0)
+                    second_w = tl.load(weight_w + 1, mask=has_second, other=0.0)
+                    first_dt = load_fields(uniform + low * PART, everywhere, BE)
+                    second_dt = load_fields(uniform + (low + 1) * PART, everywhere, BE)
+                    first_dw = tl.load(at_w, mask=live, other=0.0)
+                    second_dw = tl.load(at_w + E, mask=has_second, other=0.0)
+                    tl.store(at_w, first_dw + tl.sum(draw * first_dt, axis=0), mask=live)
+                    tl.store(at_w + E, second_dw + tl.sum(draw * second_dt, axis=0), mask=has_second)
                     at_z = sums + (2 * N + low + v // PART) * slots + slot + v % PART
-                    tl.store(at_z, sum_over_channels(z, BE), mask=low + v // PART < rank)
+                    z = sum_over_channels(draw * first_w[None, :], draw * second_w[None, :], BE)
+                    tl.store(at_z, z, mask=low + v // PART < rank)
+            else:
+                at_dt = ((sample + point[:, None]) * directions + k) * E + e[None, :]
+                tl.store(ddt + at_dt, draw, mask=inside)
 
     for s in range(N):
-        _A, dA_e, _R, dR_e = load4(records + s * RECORD + PARAMETERS, four)
+        _A, dA_e, _R, dR_e = load_field(records + s * RECORD + PARAMETERS, field, BE)
         tl.store(parameters + s * E + e, dA_e, mask=live)
         if NEEDS_R:
             tl.store(parameters + (N + s) * E + e, dR_e, mask=live)

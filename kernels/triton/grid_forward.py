@@ -8,8 +8,7 @@ last row in memory that only this program sees. Grids with more rows than the st
 Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows of a strip.
 """
 # mypy: disable-error-code="no-untyped-def,assignment"
-# ruff: noqa: RUF005
-# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own, and a tuple grows by addition.
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
 
 import triton
 import triton.language as tl
@@ -17,7 +16,6 @@ import triton.language as tl
 from geomano_hpc.kernels.triton.arithmetic import LOG2E, turned
 from geomano_hpc.kernels.triton.registers import columns_of, rows_of, stacked
 from geomano_hpc.kernels.triton.wavefront import column_of, has_begun, load_dstates, load_weights, prepare, rows_of_band
-
 
 _INTS = ["orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction"]
 _POINTERS = ["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "y_part", "handed"]
@@ -32,8 +30,8 @@ def grid_forward_kernel(
 ):  # fmt: skip
     """y_part [K, B, points, E] of every direction.
 
-    handed [programs, max(H, W) + 4 S, M, G, BE]: the last row of a band, column by column, and then the strips' last rows
-    of h, in two slots in turns.
+    handed [programs, max(H, W) + 4 S, M, G, BE]: the last row of a band, column by column, and then the strips' last
+    rows of h, in two slots in turns.
     """
     program = tl.program_id(0)
     block = program % blocks
@@ -69,7 +67,7 @@ def grid_forward_kernel(
     is_first = (strip == 0)[:, None, None]
     is_last = (strip == S - 1)[:, None, None]
 
-    for band in range(0, tl.cdiv(HT, TH * S)):
+    for band in range(tl.cdiv(HT, TH * S)):
         g = ()
         for _n in tl.static_range(M * TH):
             g = g + (tl.zeros([S, G, BE], tl.float32),)
@@ -79,14 +77,14 @@ def grid_forward_kernel(
             0, rows, has_begun(0, band, 0, TH, S, 1), x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
             RANK, TH, S, BE, 1,
         )  # fmt: skip
-        for t in range(0, WT + S - 1):
+        for t in range(WT + S - 1):
             j = column_of(t, WT, S, 1) * step_j
             delta = rows_of(tl.broadcast_to(delta3[:, :, None, :], [TH, S, G, BE]))
             u = rows_of(tl.broadcast_to((delta3 * x3)[:, :, None, :], [TH, S, G, BE]))
             at_BC = (rows * B_row + (j * B_row)[None, :])[:, :, None, None] + dstate[None, None, :, :]
             B_m = columns_of(load_dstates(B + at_BC, dstate, N, G * M))
             C_m = columns_of(load_dstates(C + at_BC, dstate, N, G * M))
-            # The strip above left its last row one step ago, in one of two slots in turns: one barrier a step is enough.
+            # The strip above left its last row one step ago, in one of two slots in turns: one barrier a step will do.
             # The first strip takes the row that the last strip of the band before left at this column.
             above = (
                 handed + tl.where(is_first, (t + S - 1) * ROW, between + (t + 1) % 2 * (S * ROW) + own - ROW) + inner
@@ -126,6 +124,6 @@ def grid_forward_kernel(
             tl.debug_barrier()
             # The next step's, as values that the loop carries: the compiler cannot compute them again in every thread.
             delta3, x3 = prepare(
-                t + 1, rows, has_begun(t + 1, band, 0, TH, S, 1), x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
-                RANK, TH, S, BE, 1,
+                t + 1, rows, has_begun(t + 1, band, 0, TH, S, 1), x, dt, bias_e, weights, channel, step_j, WT, E,
+                dt_row, RANK, TH, S, BE, 1,
             )  # fmt: skip

@@ -11,8 +11,7 @@ eta). The strips are those of the backward.
 Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows of a strip.
 """
 # mypy: disable-error-code="no-untyped-def,assignment"
-# ruff: noqa: RUF005
-# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own, and a tuple grows by addition.
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
 
 import triton
 import triton.language as tl
@@ -32,8 +31,8 @@ def grid_sweep_kernel(
     ADJOINT: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr, WIDE: tl.constexpr,
     TH: tl.constexpr, S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """The carries of every direction, in the layout of grid_backward: hor and ver, or with ADJOINT back_hor and back_ver
-    (x is then dy, and B is C). WIDE are the channels of a block there, SIDE the columns of a tile.
+    """The carries of every direction, in the layout of grid_backward: hor and ver, or with ADJOINT back_hor and
+    back_ver (x is then dy, and B is C). WIDE are the channels of a block there, SIDE the columns of a tile.
 
     along [K, B, wide blocks, TI, edges, N, TH, WIDE]: g before column `every` * edge, or eta behind a segment of
     `every` columns. The states have every = SIDE: strips are SIDE columns apart, so that all store at the same step.
@@ -86,7 +85,7 @@ def grid_sweep_kernel(
     along += wide * (tl.cdiv(L, TH) * along_row) + block * BE % WIDE
     lane = tl.arange(0, BE)[None, None, :]
 
-    for band in range(0, tl.cdiv(strips, S)):
+    for band in range(tl.cdiv(strips, S)):
         flow = ()
         for _n in tl.static_range(M * TH):
             flow = flow + (tl.zeros([S, G, BE], tl.float32),)
@@ -104,16 +103,15 @@ def grid_sweep_kernel(
             0, rows, has_begun(0, band, lead, TH, S, SKEW), x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
             RANK, TH, S, BE, SKEW,
         )  # fmt: skip
-        for t in range(0, WT + SKEW * (S - 1)):
+        for t in range(WT + SKEW * (S - 1)):
             column = column_of(t, WT, S, SKEW) * step_j
             delta = rows_of(tl.broadcast_to(delta3[:, :, None, :], [TH, S, G, BE]))
             u3 = x3 if ADJOINT else delta3 * x3
             u = rows_of(tl.broadcast_to(u3[:, :, None, :], [TH, S, G, BE]))
             at_B = (rows * B_row + (column * B_row)[None, :])[:, :, None, None] + dstate[None, None, :, :]
             B_m = columns_of(load_dstates(B + at_B, dstate, N, G * M))
-            above = handed + tl.where(
-                is_first, (t + SKEW * (S - 1)) * ROW, between + (t + 1) % (SKEW + 1) * (S * ROW) + own - ROW
-            ) + inner  # fmt: skip
+            left = between + (t + 1) % (SKEW + 1) * (S * ROW) + own - ROW
+            above = handed + tl.where(is_first, (t + SKEW * (S - 1)) * ROW, left) + inner
             below = handed + tl.where(is_last, t * ROW, between + t % (SKEW + 1) * (S * ROW) + own) + inner
             j = t - SKEW * strip
             is_column = (j >= 0) & (j < WT)

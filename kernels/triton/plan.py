@@ -147,7 +147,7 @@ def sequence_forward(shape: Shape, keep: bool) -> SequenceForward:
 @lru_cache(maxsize=512)
 def sequence_backward(shape: Shape, needs_R: bool) -> SequenceBackward:
     blocks, E, N, rank = shape.blocks, shape.channels, shape.dstate, shape.rank
-    width = blocks.backward_channels if E > blocks.lanes else blocks.lanes
+    width = blocks.backward_channels if blocks.lanes < E else blocks.lanes
     wide = cdiv(E, width)
     tiles = cdiv(shape.points, blocks.forward_tile)
     chunks, per_chunk = _chunks(shape, wide * shape.samples, tiles, again=0.3)
@@ -262,8 +262,8 @@ def packed(inputs: ScanInputs, settings: ScanSettings) -> ScanInputs:
     points = x.shape[1] * x.shape[2]
     if points * max(x.shape[-1], dt.stride(2), B.stride(2)) > _LARGEST:
         raise BackendError(
-            f"the triton scan takes samples of up to 2^31 numbers; one of {tuple(x.shape[1:])} with its projections has "
-            "more: take a larger patch, or backend 'torch'"
+            f"the triton scan takes samples of up to 2^31 numbers; one of {tuple(x.shape[1:])} with its projections "
+            "has more: take a larger patch, or backend 'torch'"
         )
     R = None if R is None else R.contiguous()
     weight = None if weight is None else weight.contiguous()

@@ -1,7 +1,6 @@
 """Axes that live in a thread's registers, taken apart and put together: none of this costs an instruction."""
 # mypy: disable-error-code="no-untyped-def,assignment"
-# ruff: noqa: RUF005
-# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own, and a tuple grows by addition.
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
 
 import triton
 import triton.language as tl

@@ -4,14 +4,12 @@ A program's warps are S strips of TH rows, one below the other, S * TH rows a ba
 of the turned grid in step t.
 """
 # mypy: disable-error-code="no-untyped-def,assignment"
-# ruff: noqa: RUF005
-# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own, and a tuple grows by addition.
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
 
 import triton
 import triton.language as tl
 
 from geomano_hpc.kernels.triton.arithmetic import softplus
-
 
 UNROLLED_RANK = tl.constexpr(8)  # more would take long to compile
 
