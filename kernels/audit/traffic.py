@@ -47,8 +47,13 @@ class LaunchTraffic(NamedTuple):
 
     @property
     def from_memory(self) -> float:
-        """With a cache that holds everything: of each tensor no more than its size, once each way."""
-        return sum(min(way, self.sizes.get(name, 0)) for name, count in self.by_tensor.items() for way in count)
+        """With a cache that holds everything: of each tensor no more than its size, once each way. What a program wrote
+        for itself is read from the cache, and leaves it once."""
+        found = 0.0
+        for name, count in self.by_tensor.items():
+            size = self.sizes.get(name, 0)
+            found += min(count.stored, size) + (0.0 if kind_of(name) == "scratch" else min(count.loaded, size))
+        return found
 
     @property
     def by_kind(self) -> dict[str, float]:
