@@ -194,7 +194,7 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
     width = blocks.lanes
     wide = cdiv(E, width)
     programs = shape.samples * wide * strips
-    segments = blocks.chunks or chunk_count(programs, tiles, SCHEDULERS * shape.multiprocessors, again=0.0)
+    segments = blocks.chunks or chunk_count(programs, tiles, SCHEDULERS * shape.multiprocessors, again=0.0, each=1.0)
     segment_tiles = max(cdiv(tiles, segments), cdiv(blocks.strips, blocks.part))
     segments = cdiv(tiles, segment_tiles)
     programs *= segments
@@ -235,7 +235,7 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
 def sum_of_directions(shape: Shape) -> Launch:
     programs = sums.direction_programs(shape.batch * shape.points * shape.channels)
     integers = (shape.batch, shape.points, shape.channels, len(shape.orders))
-    return Launch((programs,), integers, {"ELEMENTS": sums.ELEMENTS, "num_warps": sums.WARPS, **_COMPILER})
+    return Launch((programs,), integers, _sum_constants(shape))
 
 
 def kept_size(shape: Shape) -> int:
@@ -334,13 +334,18 @@ def _wave_constants(shape: Shape, lanes: Any, **more: Any) -> dict[str, Any]:
     return shape.constants(shape.blocks.strips, RANK=shape.rank, **sizes, **more)
 
 
+def _sum_constants(shape: Shape) -> dict[str, Any]:
+    return {"FOURS": shape.channels % 4 == 0, "ELEMENTS": sums.ELEMENTS, "num_warps": sums.WARPS, **_COMPILER}
+
+
 def _sums(shape: Shape, needs_R: bool, wide: int, parts: int, slots: int, strip: int) -> Launch:
+    """Without its last two integers: how far apart the rows of dB and dC, and of ddt, are."""
     E, N, rank, K = shape.channels, shape.dstate, shape.rank, len(shape.orders)
     first_position, first_dx, programs = sums.gradient_programs(K, shape.batch, shape.points, E, N, rank, slots)
     sizes = (shape.packed_orders, K, shape.batch, shape.height, shape.width, E, N, rank)
     constants = {
         "LOW_RANK": rank > 0, "NEEDS_R": needs_R, "STRIP": strip, "SIDE": shape.blocks.part,
-        "ELEMENTS": sums.ELEMENTS, "SLOTS": sums.SLOTS, "CHANNELS": sums.CHANNELS, "num_warps": sums.WARPS, **_COMPILER,
+        "SLOTS": sums.SLOTS, "CHANNELS": sums.CHANNELS, **_sum_constants(shape),
     }  # fmt: skip
     return Launch((programs,), (*sizes, wide, parts, slots, first_position, first_dx), constants)
 

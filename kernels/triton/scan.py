@@ -109,8 +109,9 @@ def backward(
             outputs = (dx_part, over_channels, of_parameters, grads.dt, _empty(x, sequence.scratch))
             _launch(sequence_backward_kernel, sequence.main, *tensors, dy, carries, ends, span, *outputs)
         unused = grads.A  # a pointer that a kernel without this term never follows
+        rows = (grads.B.stride(3), grads.dt.stride(3))
         _launch(
-            sum_gradients, sums, dx_part, over_channels, of_parameters, grads.x, grads.B, grads.C, grads.dt,
+            sum_gradients, sums._replace(integers=(*sums.integers, *rows)), dx_part, over_channels, of_parameters, grads.x, grads.B, grads.C, grads.dt,
             grads.A, unused if grads.R is None else grads.R, grads.D, grads.dt_bias,
             unused if grads.dt_weight is None else grads.dt_weight,
         )  # fmt: skip
