@@ -1,7 +1,7 @@
 """The machine code (SASS) of a compiled kernel as basic blocks and loops, with its instructions by class.
 
-Disassembled by the nvdisasm of Triton's wheel, with the source line of every instruction. Loops are the natural loops of
-the control flow, nested by the blocks that they hold.
+Disassembled by the nvdisasm of Triton's wheel, with the source line of every instruction. Loops are the natural loops
+of the control flow, nested by the blocks that they hold.
 """
 
 import re

@@ -107,9 +107,7 @@ class PartAudit:
         return sum(times.values()), max(times, key=lambda key: times[key])
 
 
-def audit(
-    scans: Mapping[str, Scan], gpu: GPU, with_bytes: bool = True, show_progress: bool = False
-) -> list[PartAudit]:
+def audit(scans: Mapping[str, Scan], gpu: GPU, with_bytes: bool = True, show_progress: bool = False) -> list[PartAudit]:
     """Forward and backward of every scan."""
     found = []
     with progress("audit", len(scans), shown=show_progress) as advance:
@@ -147,7 +145,12 @@ def part_audits(
         )
     return [
         PartAudit(
-            name, part, gpu, [launch for launch in launches if launch.part == part], counted["torch"][part], scan.updates
+            name,
+            part,
+            gpu,
+            [launch for launch in launches if launch.part == part],
+            counted["torch"][part],
+            scan.updates,
         )
         for part in PARTS
     ]
@@ -216,8 +219,8 @@ def count_bytes(call: dict[str, Any], content: dict[str, Any], programs: int = S
 def launch_table(audits: list[PartAudit]) -> list[str]:
     """Each launch: what it takes of the GPU and what bounds it."""
     lines = [
-        f"{'launch':62}  {'instr':>6}  {'regs':>4}  {'spills':>6}  {'programs':>8}  {'resident':>8}  {'warps/sched':>11}"
-        f"  {'MB':>7}  {'us':>8}  bound by"
+        f"{'launch':62}  {'instr':>6}  {'regs':>4}  {'spills':>6}  {'programs':>8}  {'resident':>8}"
+        f"  {'warps/sched':>11}  {'MB':>7}  {'us':>8}  bound by"
     ]
     for audit in audits:
         for launch in audit.launches:
@@ -233,7 +236,9 @@ def launch_table(audits: list[PartAudit]) -> list[str]:
 
 def class_table(audits: list[PartAudit]) -> list[str]:
     """Thread instructions per state update by class, over all passes of a call."""
-    lines = [f"{'instructions per state update':32}  {'all':>6}" + "".join(f"  {name:>7}" for name in _CLASSES) + "    other"]
+    lines = [
+        f"{'instructions per state update':32}  {'all':>6}" + "".join(f"  {name:>7}" for name in _CLASSES) + "    other"
+    ]
     for audit in audits:
         classes = audit.classes
         rest = sum(count for name, count in classes.items() if name not in _CLASSES)

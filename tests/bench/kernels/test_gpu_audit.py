@@ -11,7 +11,9 @@ A100 = GPUS["A100"]
 
 
 def work(classes: dict[str, float], programs: int = 432, **others: Any) -> Work:
-    return Work(classes, sum(classes.values()) / programs, programs, **{"warps": 1, "registers": 255, "shared": 0, **others})
+    return Work(
+        classes, sum(classes.values()) / programs, programs, **{"warps": 1, "registers": 255, "shared": 0, **others}
+    )
 
 
 def test_bounds_by_what_bounds_them() -> None:
@@ -57,7 +59,12 @@ def counted(gpu_classes: dict[str, float]) -> dict[str, Any]:
 def test_a_call_is_its_launches_and_torchs_own() -> None:
     scan = recipes.scan("darcy")
     moved = [
-        {"kernel": f"{part}_kernel", "from_memory": 2039e6, "by_kind": {"tensors": 3e9, "carries": 1e9}, "by_tensor": {}}
+        {
+            "kernel": f"{part}_kernel",
+            "from_memory": 2039e6,
+            "by_kind": {"tensors": 3e9, "carries": 1e9},
+            "by_tensor": {},
+        }
         for part in ("forward", "backward", "backward")
     ]
     forward, backward = part_audits("darcy", scan, A100, counted({"FFMA": scan.updates / 32, "INT": 1.0}), moved)
