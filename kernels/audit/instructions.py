@@ -7,9 +7,9 @@ ptxas made of it:
     match     a loop of the machine code is the one of the IR, inside the match of the loop around it, whose line its
               closing jump has and whose lines its instructions have
     unrolled  a thread's exponentials (MUFU.EX2) and bytes loaded and stored in a round are known from the layouts of
-              the IR. The machine code has them once, or u times where a loop was unrolled u times: then it runs 1 / u of
-              the rounds, and of several loops that are one in the IR the longer ones go first, then the rounds that are
-              left over, which may be blocks outside of the loop
+              the IR. The machine code has them once, or u times where a loop was unrolled u times: then it runs 1 / u
+              of the rounds, and of several loops that are one in the IR the longer ones go first, then the rounds that
+              are left over, which may be blocks outside of the loop
     branches  a block whose lines are of one side of an `if` runs as often as that side; every other jump that skips
               something is counted as if it skipped nothing, and so is a predicated instruction, which takes its slot
 
@@ -18,7 +18,7 @@ bytes that is no multiple, or a sum of exponentials over the whole launch that d
 CountingError: a wrong count does not pass silently.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,7 +75,7 @@ class _Matching:
             self._find_strays(area, region)
         rounds, strays = self._rounds()
         runs_of = [np.ones_like(self.times[self.structure.kernel]), *rounds]
-        classes: Counter[str] = Counter()
+        classes: dict[str, float] = defaultdict(float)
         of_program = np.zeros(len(self.times[self.structure.kernel]))
         exponentials = 0.0
         for (area, region), runs in zip(areas, runs_of, strict=True):

@@ -1,8 +1,8 @@
 """How often every part of a kernel runs, worked out from the compiler's GPU IR (TTGIR) and a launch's integers.
 
 Loops and branches of a kernel depend on its integer arguments and its program number only. Their bounds are a few
-scalar operations in the IR, which are evaluated here for all programs of a launch at once: nobody declares a trip count by
-hand, and none is guessed. What cannot be known so (a bound that was loaded from memory, a `while`) is an error; of a
+scalar operations in the IR, which are evaluated here for all programs of a launch at once: nobody declares a trip count
+by hand, and none is guessed. What cannot be known so (a bound that was loaded from memory, a `while`) is an error; of a
 branch that cannot be known both sides are counted.
 """
 

@@ -71,8 +71,8 @@ def kind_of(name: str) -> str:
 
 @contextmanager
 def counting(programs: int = 0, seed: int = 0) -> Iterator[list[LaunchTraffic]]:
-    """Count while kernels run: a row for every launch. `programs`: how many of a launch run, 0 for all; results are then
-    worthless, but no address depends on them. Scans are skipped, for the same reason."""
+    """Count while kernels run: a row for every launch. `programs`: how many of a launch run, 0 for all; results are
+    then worthless, but no address depends on them. Scans are skipped, for the same reason."""
     found: list[LaunchTraffic] = []
     traffic: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     ranges: list[tuple[int, int, str]] = []

@@ -122,8 +122,8 @@ tt.func public @k(%x: !tt.ptr<f32> loc("x"(#loc)), %n: i32 loc("n"(#loc))) {
 
 def test_registers_and_warps_of_layouts() -> None:
     aliases = {
-        "#blocked": "#ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [4, 8], warpsPerCTA = [2, 2], order = [1, 0]}"
-        ">",
+        "#blocked": "#ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [4, 8], warpsPerCTA = [2, 2], "
+        "order = [1, 0]}>",
         "#linear": "#ttg.linear<{register = [[1, 0], [0, 0]], lane = [[0, 1], [0, 2]], warp = [[2, 0]], block = []}>",
     }
     tensor = layouts.tensor_type("tensor<16x64xf32, #blocked>")
