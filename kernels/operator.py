@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from geomano_hpc.kernels.autocast import without_autocast
 from geomano_hpc.kernels.backends import load_backend
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, state_dtype
 from geomano_hpc.kernels.orders import ScanOrder
@@ -104,7 +105,7 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: Any) -> tuple[torch.Tensor |
         return (None,) * (len(tensors) + 5)
     R = ScanInputs._fields.index("R")
     needs_R = tensors[R] is not None and ctx.needs_input_grad[R]
-    with torch.autocast(dy.device.type, enabled=False):
+    with without_autocast(dy.device.type):
         found = iter(geo_scan_backward_op(dy, *tensors, carries, *ctx.settings, needs_R))
     grads = [None if t is None or (i == R and not needs_R) else next(found) for i, t in enumerate(tensors)]
     return (*grads, None, None, None, None, None)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from geomano_hpc.kernels import conv_silu, geo_scan, norm_gate, order_set
+from geomano_hpc.kernels import conv_silu, geo_scan, negative_exp, norm_gate, order_set
 from geomano_hpc.models.parts.stack import keeping_inputs
 
 
@@ -72,7 +72,7 @@ class GeoMambaKernel(nn.Module):
         y_BhwE = geo_scan(
             x_BhwE,
             dt,
-            -torch.exp(self.A_log),
+            negative_exp(self.A_log, self.backend),
             B,
             C,
             D=self.skip,

@@ -18,7 +18,6 @@ from geomano_hpc.kernels.triton.dense.gate import norm_gate_backward_kernel, nor
 from geomano_hpc.kernels.triton.dense.norm import layer_norm_backward_kernel, layer_norm_kernel
 from geomano_hpc.kernels.triton.dense.sums import sum_parts_kernel
 
-MOST_CHANNELS = 8192  # a row of a norm lies in the registers of one program
 _FEWEST_ROWS = 32  # of a program, so that its sums for weight and bias are few bytes beside the rows
 _MOST_PROGRAMS = 1024  # of a norm
 _SEGMENT = 16  # rows of a program of the convolution, at most
