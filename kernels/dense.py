@@ -6,7 +6,8 @@ anything but float32, channels not a multiple of 16, and autocast; on a GPU floa
 both forward-mode derivatives, a model that torch.compile fuses itself, and another scan backend.
 
 Under autocast on a GPU activations stay in its precision, as they are for the matrix products before and after, and
-parameters in float32. torch's own norm would give float32 there, which the next matrix product rounds: the same numbers.
+parameters in float32. torch's own norm would give float32 there, which the next matrix product rounds: the same
+numbers.
 
 Axes: B batch, H x W grid, E channels.
 """

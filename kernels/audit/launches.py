@@ -1,5 +1,5 @@
-"""How many kernels a GPU would start, counted without one: what torch dispatches on meta tensors, and what our operators
-hand to `launching.launch`.
+"""How many kernels a GPU would start, counted without one: what torch dispatches on meta tensors, and what our
+operators hand to `launching.launch`.
 
 An operator of torch counts once: matrix products, sums and elementwise operators are one kernel each. Views, and memory
 that is asked for, start none. Operators of ours are opened: their host side runs on the meta tensors.
@@ -21,7 +21,8 @@ _OPENED = {
     if isinstance(definition, torch.library.CustomOpDef)
 }
 _MEMORY_ONLY = {
-    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach", "set_", "resize_",
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach", "set_",
+    "resize_",
 }  # fmt: skip
 # What makes the host wait for the GPU: numbers of a tensor, or sizes that depend on them.
 _WAITING = {

@@ -1,8 +1,8 @@
 """SiLU(depthwise 3 x 3 convolution + bias) (Algorithm 1), zeros around the grid.
 
-A program takes COLUMNS columns and BE channels of `height` rows and walks down: what a row of z gives to the output rows
-above, at and below it stays in registers, so that a row is read once. Its neighbours to the left and right are loads of
-the same lines, which the first-level cache serves.
+A program takes COLUMNS columns and BE channels of `height` rows and walks down: what a row of z gives to the output
+rows above, at and below it stays in registers, so that a row is read once. Its neighbours to the left and right are
+loads of the same lines, which the first-level cache serves.
 
 z, x [B, H, W, E]; weight [E, 3, 3]; bias [E].
 """

@@ -1,9 +1,14 @@
 """The gradients of SiLU(depthwise 3 x 3 convolution + bias) in one walk down the rows.
 
-With u the convolution and g = dx SiLU'(u): dz[i, j] = sum over a, c of weight[a, c] g[i + 1 - a, j + 1 - c], dweight[a, c]
-= sum over i, j of g[i, j] z[i + a - 1, j + c - 1], dbias = sum of g. A program computes u of its columns and of those to
-the left and right of them again, and reads two more rows and columns of z, and one of dx, on each side, which a
-neighbour reads at about the same time: they come from the second-level cache.
+With u the convolution and g = dx SiLU'(u):
+
+    dz[i, j]      = sum over a, c of weight[a, c] g[i + 1 - a, j + 1 - c]
+    dweight[a, c] = sum over i, j of g[i, j] z[i + a - 1, j + c - 1]
+    dbias         = sum over i, j of g[i, j]
+
+A program computes u of its columns and of those to the left and right of them again, and reads two more rows and
+columns of z, and one of dx, on each side, which a neighbour reads at about the same time: they come from the
+second-level cache.
 
 z, dx, dz [B, H, W, E]; weight [E, 3, 3]; bias [E]; partial [places, 10, E]: a program's sums for weight and bias.
 """

@@ -1,7 +1,7 @@
 """Launches of the dense kernels. What depends on the channels and precisions only is made once.
 
-Tensors are activations [..., E], of any strides (a copy is made of what is not contiguous), and their parameters. Results
-are new and contiguous. Meta tensors are planned alike.
+Tensors are activations [..., E], of any strides (a copy is made of what is not contiguous), and their parameters.
+Results are new and contiguous. Meta tensors are planned alike.
 """
 
 from functools import lru_cache
