@@ -112,11 +112,11 @@ def conv_silu_backward_kernel(
         below_r = b + dot3(w00, w01, w02, m, s, t)
 
         done = dz_above + dot3(w02, w01, w00, g_l, g_c, g_r)
-        tl.store(dz + to - line, done, mask=(i >= 1) & (j < W) & is_channel)
+        tl.store(dz + to - line, done, mask=(row > first) & (j < W) & is_channel)
         dz_above = dz_here + dot3(w12, w11, w10, g_l, g_c, g_r)
         dz_here = dot3(w22, w21, w20, g_l, g_c, g_r)
 
-        g = tl.where((i >= 0) & (i < count), g_c, 0.0)
+        g = tl.where((row >= first) & (i < count), g_c, 0.0)
         d00 += g * above_q
         d01 += g * above_m
         d02 += g * above_s
