@@ -38,6 +38,8 @@ def test_pieces_of_one_tensor_are_found_and_others_are_not() -> None:
 class Two(torch.autograd.Function):
     """Takes pieces, and gives gradients as the scan does: pieces of one tensor, or not."""
 
+    written: torch.Tensor
+
     @staticmethod
     def forward(ctx: Any, together: bool, *pieces: torch.Tensor) -> torch.Tensor:
         ctx.together = together

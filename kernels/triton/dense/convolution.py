@@ -31,10 +31,15 @@ def place(H, W, height, segments, column_blocks, E: tl.constexpr, BE: tl.constex
 
 
 @triton.jit
-def value(tensor, at, i, H, j, W, is_channel):
-    """tensor[i, j], zero outside the grid."""
-    inside = (i >= 0) & (i < H) & (j >= 0) & (j < W) & is_channel
-    return tl.load(tensor + at, mask=inside, other=0.0).to(tl.float32)
+def width_of(i, H, W):
+    """The columns that row i has: none outside the grid."""
+    return tl.where((i >= 0) & (i < H), W, 0)
+
+
+@triton.jit
+def value(tensor, at, j, width, is_channel):
+    """A row's values in the columns j, zero outside the grid."""
+    return tl.load(tensor + at, mask=(j >= 0) & (j < width) & is_channel, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -75,23 +80,25 @@ def conv_silu_kernel(
     line = W * E
     at = j * E + e
 
-    left = value(z, at - line - E, first - 1, H, j - 1, W, is_channel)
-    centre = value(z, at - line, first - 1, H, j, W, is_channel)
-    right = value(z, at - line + E, first - 1, H, j + 1, W, is_channel)
+    width = width_of(first - 1, H, W)
+    left = value(z, at - line - E, j - 1, width, is_channel)
+    centre = value(z, at - line, j, width, is_channel)
+    right = value(z, at - line + E, j + 1, width, is_channel)
     here = b + dot3(w00, w01, w02, left, centre, right)
-    left = value(z, at - E, first, H, j - 1, W, is_channel)
-    centre = value(z, at, first, H, j, W, is_channel)
-    right = value(z, at + E, first, H, j + 1, W, is_channel)
+    left = value(z, at - E, j - 1, W, is_channel)
+    centre = value(z, at, j, W, is_channel)
+    right = value(z, at + E, j + 1, W, is_channel)
     here += dot3(w10, w11, w12, left, centre, right)
     below = b + dot3(w00, w01, w02, left, centre, right)
     for start in range(0, count, ROWS):
         for step in tl.static_range(ROWS):
             i = start + step
             to = at + i * line
-            left = value(z, to + line - E, first + i + 1, H, j - 1, W, is_channel)
-            centre = value(z, to + line, first + i + 1, H, j, W, is_channel)
-            right = value(z, to + line + E, first + i + 1, H, j + 1, W, is_channel)
+            width = width_of(first + i + 1, H, W)
+            left = value(z, to + line - E, j - 1, width, is_channel)
+            centre = value(z, to + line, j, width, is_channel)
+            right = value(z, to + line + E, j + 1, width, is_channel)
             u = here + dot3(w20, w21, w22, left, centre, right)
-            tl.store(x + to, silu(u), mask=(i < count) & (j < W) & is_channel)
+            tl.store(x + to, silu(u), mask=(j < width_of(i, count, W)) & is_channel)
             here = below + dot3(w10, w11, w12, left, centre, right)
             below = b + dot3(w00, w01, w02, left, centre, right)

@@ -18,13 +18,13 @@ import triton
 import triton.language as tl
 
 from geomano_hpc.kernels.triton.dense.activations import sigmoid, silu_slope
-from geomano_hpc.kernels.triton.dense.convolution import dot3, place, tap, value
+from geomano_hpc.kernels.triton.dense.convolution import dot3, place, tap, value, width_of
 
 
 @triton.jit
-def g_of(u, dx, i, H, j, W):
+def g_of(u, dx, j, width):
     """dx SiLU'(u), and nothing from outside the grid, where u may be anything."""
-    return tl.where((i >= 0) & (i < H) & (j >= 0) & (j < W), dx * silu_slope(u, sigmoid(u)), 0.0)
+    return tl.where((j >= 0) & (j < width), dx * silu_slope(u, sigmoid(u)), 0.0)
 
 
 @triton.jit(do_not_specialize=["H", "W", "height", "segments", "column_blocks"])
@@ -60,20 +60,22 @@ def conv_silu_backward_kernel(
     # Rows first - 2 and first - 1 of z: what they give to u of the rows first - 1 (here) and first (below), of the
     # columns to the left (l), of its own (c) and to the right (r). z of a row in columns j - 2 to j + 2: p to t.
     to = at - 2 * line
-    p = value(z, to - 2 * E, first - 2, H, j - 2, W, is_channel)
-    q = value(z, to - E, first - 2, H, j - 1, W, is_channel)
-    m = value(z, to, first - 2, H, j, W, is_channel)
-    s = value(z, to + E, first - 2, H, j + 1, W, is_channel)
-    t = value(z, to + 2 * E, first - 2, H, j + 2, W, is_channel)
+    width = width_of(first - 2, H, W)
+    p = value(z, to - 2 * E, j - 2, width, is_channel)
+    q = value(z, to - E, j - 1, width, is_channel)
+    m = value(z, to, j, width, is_channel)
+    s = value(z, to + E, j + 1, width, is_channel)
+    t = value(z, to + 2 * E, j + 2, width, is_channel)
     here_l = b + dot3(w00, w01, w02, p, q, m)
     here_c = b + dot3(w00, w01, w02, q, m, s)
     here_r = b + dot3(w00, w01, w02, m, s, t)
     to = at - line
-    p = value(z, to - 2 * E, first - 1, H, j - 2, W, is_channel)
-    q = value(z, to - E, first - 1, H, j - 1, W, is_channel)
-    m = value(z, to, first - 1, H, j, W, is_channel)
-    s = value(z, to + E, first - 1, H, j + 1, W, is_channel)
-    t = value(z, to + 2 * E, first - 1, H, j + 2, W, is_channel)
+    width = width_of(first - 1, H, W)
+    p = value(z, to - 2 * E, j - 2, width, is_channel)
+    q = value(z, to - E, j - 1, width, is_channel)
+    m = value(z, to, j, width, is_channel)
+    s = value(z, to + E, j + 1, width, is_channel)
+    t = value(z, to + 2 * E, j + 2, width, is_channel)
     here_l += dot3(w10, w11, w12, p, q, m)
     here_c += dot3(w10, w11, w12, q, m, s)
     here_r += dot3(w10, w11, w12, m, s, t)
@@ -92,18 +94,20 @@ def conv_silu_backward_kernel(
     for i in range(-1, count + 1):
         row = first + i
         to = at + i * line
-        p = value(z, to + line - 2 * E, row + 1, H, j - 2, W, is_channel)
-        q = value(z, to + line - E, row + 1, H, j - 1, W, is_channel)
-        m = value(z, to + line, row + 1, H, j, W, is_channel)
-        s = value(z, to + line + E, row + 1, H, j + 1, W, is_channel)
-        t = value(z, to + line + 2 * E, row + 1, H, j + 2, W, is_channel)
-        dx_l = value(dx, to - E, row, H, j - 1, W, is_channel)
-        dx_c = value(dx, to, row, H, j, W, is_channel)
-        dx_r = value(dx, to + E, row, H, j + 1, W, is_channel)
+        below = width_of(row + 1, H, W)
+        p = value(z, to + line - 2 * E, j - 2, below, is_channel)
+        q = value(z, to + line - E, j - 1, below, is_channel)
+        m = value(z, to + line, j, below, is_channel)
+        s = value(z, to + line + E, j + 1, below, is_channel)
+        t = value(z, to + line + 2 * E, j + 2, below, is_channel)
+        width = width_of(row, H, W)
+        dx_l = value(dx, to - E, j - 1, width, is_channel)
+        dx_c = value(dx, to, j, width, is_channel)
+        dx_r = value(dx, to + E, j + 1, width, is_channel)
 
-        g_l = g_of(here_l + dot3(w20, w21, w22, p, q, m), dx_l, row, H, j - 1, W)
-        g_c = g_of(here_c + dot3(w20, w21, w22, q, m, s), dx_c, row, H, j, W)
-        g_r = g_of(here_r + dot3(w20, w21, w22, m, s, t), dx_r, row, H, j + 1, W)
+        g_l = g_of(here_l + dot3(w20, w21, w22, p, q, m), dx_l, j - 1, width)
+        g_c = g_of(here_c + dot3(w20, w21, w22, q, m, s), dx_c, j, width)
+        g_r = g_of(here_r + dot3(w20, w21, w22, m, s, t), dx_r, j + 1, width)
         here_l = below_l + dot3(w10, w11, w12, p, q, m)
         here_c = below_c + dot3(w10, w11, w12, q, m, s)
         here_r = below_r + dot3(w10, w11, w12, m, s, t)
@@ -112,11 +116,11 @@ def conv_silu_backward_kernel(
         below_r = b + dot3(w00, w01, w02, m, s, t)
 
         done = dz_above + dot3(w02, w01, w00, g_l, g_c, g_r)
-        tl.store(dz + to - line, done, mask=(row > first) & (j < W) & is_channel)
+        tl.store(dz + to - line, done, mask=(j < tl.where(row > first, W, 0)) & is_channel)
         dz_above = dz_here + dot3(w12, w11, w10, g_l, g_c, g_r)
         dz_here = dot3(w22, w21, w20, g_l, g_c, g_r)
 
-        g = tl.where((row >= first) & (i < count), g_c, 0.0)
+        g = tl.where(j < width_of(i, count, W), g_c, 0.0)
         d00 += g * above_q
         d01 += g * above_m
         d02 += g * above_s

@@ -73,7 +73,7 @@ class _Places(NamedTuple):
     height: int  # rows of a program
     segments: int
     column_blocks: int
-    count: int  # programs for each block of channels
+    places: int  # programs for each block of channels
 
 
 @lru_cache(maxsize=1024)
@@ -111,7 +111,7 @@ def conv_silu(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torc
     places = _places(batch, H, W)
     constants = conv_constants(E, z.itemsize)
     arguments = (z, weight, bias, x, H, W, *places[:3])
-    _launch(z, conv_silu_kernel, places.count * triton.cdiv(E, constants["BE"]), arguments, constants)
+    _launch(z, conv_silu_kernel, places.places * triton.cdiv(E, constants["BE"]), arguments, constants)
     return x
 
 
@@ -122,9 +122,9 @@ def conv_silu_backward(
     batch, H, W, E = z.shape
     places = _places(batch, H, W)
     constants = conv_backward_constants(E)
-    partial = torch.empty(places.count, 10, E, dtype=torch.float32, device=z.device)
+    partial = torch.empty(places.places, 10, E, dtype=torch.float32, device=z.device)
     arguments = (z, weight, bias, dx, dz, partial, H, W, *places[:3])
-    _launch(z, conv_silu_backward_kernel, places.count * triton.cdiv(E, constants["BE"]), arguments, constants)
+    _launch(z, conv_silu_backward_kernel, places.places * triton.cdiv(E, constants["BE"]), arguments, constants)
     return dz, *_sum_parts(partial, weight, bias, taps=9)
 
 

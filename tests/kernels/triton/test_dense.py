@@ -236,7 +236,7 @@ else:
         which is what the second-level cache gives."""
         builder, launch = interpreter.InterpreterBuilder, launching.launch
         load, store = builder.create_masked_load, builder.create_masked_store
-        seen: list[tuple[Any, int]] = []
+        seen: list[tuple[Any, int, int]] = []
         totals = [0, 0]
 
         def note(self: Any, pointers: Any, mask: Any, kind: int) -> None:
