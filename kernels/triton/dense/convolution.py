@@ -43,8 +43,11 @@ def value(tensor, at, j, width, is_channel):
 
 
 @triton.jit
-def dot3(a, b, c, left, centre, right):
-    return a * left + b * centre + c * right
+def plus(total, a, b, c, left, centre, right):
+    """total + a left + b centre + c right, in three instructions."""
+    total += a * left
+    total += b * centre
+    return total + c * right
 
 
 @triton.jit
@@ -84,12 +87,12 @@ def conv_silu_kernel(
     left = value(z, at - line - E, j - 1, width, is_channel)
     centre = value(z, at - line, j, width, is_channel)
     right = value(z, at - line + E, j + 1, width, is_channel)
-    here = b + dot3(w00, w01, w02, left, centre, right)
+    here = plus(b, w00, w01, w02, left, centre, right)
     left = value(z, at - E, j - 1, W, is_channel)
     centre = value(z, at, j, W, is_channel)
     right = value(z, at + E, j + 1, W, is_channel)
-    here += dot3(w10, w11, w12, left, centre, right)
-    below = b + dot3(w00, w01, w02, left, centre, right)
+    here = plus(here, w10, w11, w12, left, centre, right)
+    below = plus(b, w00, w01, w02, left, centre, right)
     for start in range(0, count, ROWS):
         for step in tl.static_range(ROWS):
             i = start + step
@@ -98,7 +101,7 @@ def conv_silu_kernel(
             left = value(z, to + line - E, j - 1, width, is_channel)
             centre = value(z, to + line, j, width, is_channel)
             right = value(z, to + line + E, j + 1, width, is_channel)
-            u = here + dot3(w20, w21, w22, left, centre, right)
+            u = plus(here, w20, w21, w22, left, centre, right)
             tl.store(x + to, silu(u), mask=(j < width_of(i, count, W)) & is_channel)
-            here = below + dot3(w10, w11, w12, left, centre, right)
-            below = b + dot3(w00, w01, w02, left, centre, right)
+            here = plus(below, w10, w11, w12, left, centre, right)
+            below = plus(b, w00, w01, w02, left, centre, right)

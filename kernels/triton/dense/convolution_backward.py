@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from geomano_hpc.kernels.triton.dense.activations import sigmoid, silu_slope
-from geomano_hpc.kernels.triton.dense.convolution import dot3, place, tap, value, width_of
+from geomano_hpc.kernels.triton.dense.convolution import place, plus, tap, value, width_of
 
 
 @triton.jit
@@ -66,9 +66,9 @@ def conv_silu_backward_kernel(
     m = value(z, to, j, width, is_channel)
     s = value(z, to + E, j + 1, width, is_channel)
     t = value(z, to + 2 * E, j + 2, width, is_channel)
-    here_l = b + dot3(w00, w01, w02, p, q, m)
-    here_c = b + dot3(w00, w01, w02, q, m, s)
-    here_r = b + dot3(w00, w01, w02, m, s, t)
+    here_l = plus(b, w00, w01, w02, p, q, m)
+    here_c = plus(b, w00, w01, w02, q, m, s)
+    here_r = plus(b, w00, w01, w02, m, s, t)
     to = at - line
     width = width_of(first - 1, H, W)
     p = value(z, to - 2 * E, j - 2, width, is_channel)
@@ -76,12 +76,12 @@ def conv_silu_backward_kernel(
     m = value(z, to, j, width, is_channel)
     s = value(z, to + E, j + 1, width, is_channel)
     t = value(z, to + 2 * E, j + 2, width, is_channel)
-    here_l += dot3(w10, w11, w12, p, q, m)
-    here_c += dot3(w10, w11, w12, q, m, s)
-    here_r += dot3(w10, w11, w12, m, s, t)
-    below_l = b + dot3(w00, w01, w02, p, q, m)
-    below_c = b + dot3(w00, w01, w02, q, m, s)
-    below_r = b + dot3(w00, w01, w02, m, s, t)
+    here_l = plus(here_l, w10, w11, w12, p, q, m)
+    here_c = plus(here_c, w10, w11, w12, q, m, s)
+    here_r = plus(here_r, w10, w11, w12, m, s, t)
+    below_l = plus(b, w00, w01, w02, p, q, m)
+    below_c = plus(b, w00, w01, w02, q, m, s)
+    below_r = plus(b, w00, w01, w02, m, s, t)
 
     # z of rows i - 1 and i in columns j - 1 to j + 1, for dweight; row first - 2 is not needed for it.
     above_q, above_m, above_s = zeros, zeros, zeros
@@ -105,20 +105,20 @@ def conv_silu_backward_kernel(
         dx_c = value(dx, to, j, width, is_channel)
         dx_r = value(dx, to + E, j + 1, width, is_channel)
 
-        g_l = g_of(here_l + dot3(w20, w21, w22, p, q, m), dx_l, j - 1, width)
-        g_c = g_of(here_c + dot3(w20, w21, w22, q, m, s), dx_c, j, width)
-        g_r = g_of(here_r + dot3(w20, w21, w22, m, s, t), dx_r, j + 1, width)
-        here_l = below_l + dot3(w10, w11, w12, p, q, m)
-        here_c = below_c + dot3(w10, w11, w12, q, m, s)
-        here_r = below_r + dot3(w10, w11, w12, m, s, t)
-        below_l = b + dot3(w00, w01, w02, p, q, m)
-        below_c = b + dot3(w00, w01, w02, q, m, s)
-        below_r = b + dot3(w00, w01, w02, m, s, t)
+        g_l = g_of(plus(here_l, w20, w21, w22, p, q, m), dx_l, j - 1, width)
+        g_c = g_of(plus(here_c, w20, w21, w22, q, m, s), dx_c, j, width)
+        g_r = g_of(plus(here_r, w20, w21, w22, m, s, t), dx_r, j + 1, width)
+        here_l = plus(below_l, w10, w11, w12, p, q, m)
+        here_c = plus(below_c, w10, w11, w12, q, m, s)
+        here_r = plus(below_r, w10, w11, w12, m, s, t)
+        below_l = plus(b, w00, w01, w02, p, q, m)
+        below_c = plus(b, w00, w01, w02, q, m, s)
+        below_r = plus(b, w00, w01, w02, m, s, t)
 
-        done = dz_above + dot3(w02, w01, w00, g_l, g_c, g_r)
+        done = plus(dz_above, w02, w01, w00, g_l, g_c, g_r)
         tl.store(dz + to - line, done, mask=(j < tl.where(row > first, W, 0)) & is_channel)
-        dz_above = dz_here + dot3(w12, w11, w10, g_l, g_c, g_r)
-        dz_here = dot3(w22, w21, w20, g_l, g_c, g_r)
+        dz_above = plus(dz_here, w12, w11, w10, g_l, g_c, g_r)
+        dz_here = plus(zeros, w22, w21, w20, g_l, g_c, g_r)
 
         g = tl.where(j < width_of(i, count, W), g_c, 0.0)
         d00 += g * above_q
