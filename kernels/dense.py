@@ -12,6 +12,9 @@ numbers.
 Axes: B batch, H x W grid, E channels.
 """
 
+import importlib
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -32,7 +35,7 @@ def conv_silu(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, backend
     kernel = _kernel(backend, [z], [weight, bias]) if fits else None
     if kernel is not None:
         dtype = autocast_dtype(z.device.type)
-        return operators.conv_silu(z if dtype is None else z.to(dtype), weight, bias, kernel)
+        return _run("conv_silu", kernel, [z if dtype is None else z.to(dtype), weight, bias])
     return F.silu(F.conv2d(z.movedim(-1, 1), weight, bias, padding=1, groups=E).movedim(1, -1))
 
 
@@ -43,7 +46,7 @@ def norm_gate(
     fits = y.shape == z.shape and weight.shape == bias.shape == y.shape[-1:]
     kernel = _kernel(backend, [y, z], [weight, bias]) if fits else None
     if kernel is not None:
-        return operators.norm_gate(y, z, weight, bias, epsilon, kernel)
+        return _run("norm_gate", kernel, [y, z, weight, bias], epsilon)
     return F.silu(F.layer_norm(y, weight.shape, weight, bias, epsilon)) * F.silu(z)
 
 
@@ -52,19 +55,31 @@ def layer_norm(
 ) -> torch.Tensor:
     """LayerNorm of x [..., E] in front of a matrix product, whose precision the result has under autocast."""
     if weight.shape == bias.shape == x.shape[-1:] and _kernel(backend, [x], [weight, bias]) == "triton":
-        return operators.layer_norm(x, weight, bias, epsilon, autocast_dtype(x.device.type) or x.dtype)
+        dtype = autocast_dtype(x.device.type) or x.dtype
+        return _run("layer_norm", "triton", [x, weight, bias], epsilon, dtype)
     return F.layer_norm(x, weight.shape, weight, bias, epsilon)
 
 
 def gelu(x: torch.Tensor, backend: str = "auto") -> torch.Tensor:
     """x Phi(x), with Phi the normal distribution."""
     kernel = _kernel(backend, [x])
-    return F.gelu(x) if kernel is None else operators.gelu(x, kernel)
+    return F.gelu(x) if kernel is None else _run("gelu", kernel, [x])
 
 
 def negative_exp(x: torch.Tensor, backend: str = "auto") -> torch.Tensor:
     """-exp(x): A of the scan from A_log. One launch on a GPU, where torch has two, and two for the gradient."""
     return operators.negative_exp(x) if _kernel(backend, [x]) == "triton" else -torch.exp(x)
+
+
+def _run(name: str, kernel: str, tensors: list[torch.Tensor], *rest: Any) -> torch.Tensor:
+    """By the operator of that name, or on a GPU straight to its kernel if nobody would see the difference."""
+    if kernel == "triton":
+        direct = importlib.import_module("geomano_hpc.kernels.triton.dense.direct")
+        if direct.nobody_looks(tensors):
+            return direct.call(name, tensors, *rest)
+    if name != "layer_norm":  # which runs in Triton only
+        rest = (*rest, kernel)
+    return getattr(operators, name)(*tensors, *rest)
 
 
 def _kernel(backend: str, activations: list[torch.Tensor], parameters: list[torch.Tensor] | None = None) -> str | None:

@@ -140,7 +140,7 @@ def layer_norm(
 
 
 def layer_norm_backward(
-    dout: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float
+    dout: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float, _dtype: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     dout, x, weight, dx = dout.contiguous(), x.contiguous(), weight.contiguous(), _empty(x)
     E = x.shape[-1]

@@ -48,6 +48,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 else:
     import numpy as np
+    from torch.utils._python_dispatch import TorchDispatchMode
     from triton.runtime import interpreter
 
     from geomano_hpc.kernels.audit import traffic
@@ -156,6 +157,32 @@ else:
         inputs = inputs_of(name, (2, 9, 18, 20))
         runs = [value_and_gradients(OPERATIONS[name][0], inputs) for _ in range(2)]
         assert all(torch.equal(*pair) for pair in zip(*runs, strict=True))
+
+    class Seen(TorchDispatchMode):
+        """The operators of ours that torch dispatches."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+
+        def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+            if function.namespace == "geomano_hpc":
+                self.names.append(function.overloadpacket.__name__)
+            return function(*arguments, **(options or {}))
+
+    @pytest.mark.parametrize("name", ["conv_silu", "norm_gate", "layer_norm", "gelu"])
+    def test_who_looks_sees_an_operator_which_gives_the_same_bits(name: str) -> None:
+        inputs = inputs_of(name, (1, 3, 4, 20))
+        straight = value_and_gradients(OPERATIONS[name][0], inputs)
+        with Seen() as seen:
+            by_operator = value_and_gradients(OPERATIONS[name][0], inputs)
+        assert seen.names == [name, f"{name}_backward"]
+        assert all(torch.equal(*pair) for pair in zip(straight, by_operator, strict=True))
+        leaf = inputs[0].requires_grad_()
+        value = OPERATIONS[name][0](leaf, *inputs[1:])
+        (slope,) = torch.autograd.grad(value.square().sum(), leaf, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            slope.sum().backward()
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
     @pytest.mark.parametrize("name", OPERATIONS)
