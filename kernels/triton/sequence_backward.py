@@ -7,13 +7,15 @@ that enters it (kept by the forward) and the nu of the step behind it (from the 
     direct = lam - R dy    (state form: lam - C R dy)  d(delta x) += B direct,  dB += (delta x) direct
     dC += dy h    (state form: dy (h - R Bbar x))      dR -= Bbar x dy    (state form: C Bbar x dy)
 
-A program is one warp with one or two channels a lane. The steps of a tile are tuples of tensors [channels], since one of the
-two recurrences runs against the order, and in a thread's registers that costs nothing.
+A program is one warp with one or two channels a lane. The steps of a tile are tuples of tensors [channels], since one
+of the two recurrences runs against the order, and in a thread's registers that costs nothing.
 
 Axes: B batch, K scan directions, E channels, N dstates, r rank of the time step, P steps of a tile.
 """
 # mypy: disable-error-code="no-untyped-def"
 # In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
+# ruff: noqa: RUF005, SIM108
+# Nor does Triton know (*a, b), and a condition between tuples it evaluates on both sides.
 
 import triton
 import triton.language as tl
@@ -85,8 +87,8 @@ def sum_over_channels(values, BE: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit(
-    do_not_specialize=["batch", "K", "H", "W", "E", "orders", "dt_row", "dt_direction", "B_row", "B_direction", "chunks",
-                       "per_chunk", "zero"],
+    do_not_specialize=["batch", "K", "H", "W", "E", "orders", "dt_row", "dt_direction", "B_row", "B_direction",
+                       "chunks", "per_chunk", "zero"],
     do_not_specialize_on_alignment=["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "dy", "kept", "ends", "span",
                                     "dx_part", "over_channels", "of_parameters", "ddt", "scratch"],
 )  # fmt: skip
@@ -96,8 +98,8 @@ def sequence_backward_kernel(
     RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, NEEDS_R: tl.constexpr,
     P: tl.constexpr, BE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """One program: direction k, sample b, a chunk of `per_chunk` steps (a multiple of P) and a block of BE channels, from
-    the chunk's end to its start. Grid: K * batch * chunks * cdiv(E, BE), one warp of LANES lanes, BE a multiple.
+    """One program: direction k, sample b, a chunk of `per_chunk` steps (a multiple of P) and a block of BE channels,
+    from the chunk's end to its start. Grid: K * batch * chunks * cdiv(E, BE), one warp of LANES lanes, BE a multiple.
 
     Reads kept [K, B, tiles, N, E] of sequence_forward_kernel (its SEQUENCE_TILE is P), and of later chunks ends and
     span as its SWEEP 2 leaves them. Writes dx_part [K, B, points, E]; over_channels [K, B, blocks, 2 N + r, tiles * P],

@@ -69,7 +69,8 @@ def sequence_forward_kernel(
     enter every SEQUENCE_TILE steps. SWEEP 1 writes ends and span of its chunk, from state zero. SWEEP 2 does so for
     the adjoint states nu[t] = Abar[t] (nu[t+1] + C[t] dy[t]), backwards: x is dy, and B is C.
 
-    scratch [programs, 3 N + RANKS, BE], RANKS = r rounded up to fours, needs no values; zero is 0. Pointers that a mode does not use may be any.
+    scratch [programs, 3 N + RANKS, BE], RANKS = r rounded up to fours, needs no values; zero is 0. Pointers that a mode
+    does not use may be any.
     """
     RANKS: tl.constexpr = (RANK + 3) // 4 * 4  # four at a time, so that their loads wait together
     first = tl.program_id(0)
