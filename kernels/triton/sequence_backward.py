@@ -96,7 +96,7 @@ def sequence_backward_kernel(
     x, dt, A, B, C, D, R, bias, weight, dy, kept, ends, span, dx_part, over_channels, of_parameters, ddt, scratch,
     batch, K, H, W, E, orders, dt_row, dt_direction, B_row, B_direction, chunks, per_chunk, zero,
     RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, NEEDS_R: tl.constexpr,
-    P: tl.constexpr, BE: tl.constexpr, LANES: tl.constexpr,
+    P: tl.constexpr, BE: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """One program: direction k, sample b, a chunk of `per_chunk` steps (a multiple of P) and a block of BE channels,
     from the chunk's end to its start. Grid: K * batch * chunks * cdiv(E, BE), one warp of LANES lanes, BE a multiple.
@@ -106,10 +106,10 @@ def sequence_backward_kernel(
     sums over a block of dB, dC and a low-rank ddt; of_parameters [K, B * chunks, 2 N + 2 + r, E], sums over a chunk of
     dA, dR (only if NEEDS_R), dD, dbias, dweight; a full ddt [B, points, K, E] (RANK 0).
 
-    scratch [programs, 5 N + 2 RANKS, BE], RANKS = r rounded up to LANES / P, needs no values; zero is 0. Pointers that
-    a mode does not use may be any.
+    GROUP ranks at a time (a power of 2): their GROUP P sums over channels need as many registers; 4 suits a warp.
+    scratch [programs, 5 N + 2 RANKS, BE], RANKS = r rounded up to GROUP, needs no values; zero is 0. Pointers that a
+    mode does not use may be any.
     """
-    GROUP: tl.constexpr = LANES // P  # ranks at a time: a load of fewer elements than lanes is made by every lane
     RANKS: tl.constexpr = (RANK + GROUP - 1) // GROUP * GROUP
     first = tl.program_id(0)
     blocks = tl.cdiv(E, BE)
@@ -211,12 +211,12 @@ def sequence_backward_kernel(
         # B and C in one load with an element for every lane (a shorter one would be made by every lane for itself).
         B_at = offsets_of(t, p, corner, step_i, step_j, WT, B_row, P)
         for s in range(N):
-            both = B_at[:, None, None] + tl.arange(0, GROUP // 2)[None, :, None] * 0 + s
+            both = B_at[:, None, None] + tl.arange(0, LANES // P // 2)[None, :, None] * 0 + s
             both = both + tl.arange(0, 2)[None, None, :] * C_from_B
             is_both = (t + p < points)[:, None, None] & (both == both)
             B_several, C_several = tl.split(tl.load(B + both, mask=is_both, other=0.0).to(tl.float32))
-            B_p = columns_of(B_several, P, GROUP // 2)[0]
-            C_p = columns_of(C_several, P, GROUP // 2)[0]
+            B_p = columns_of(B_several, P, LANES // P // 2)[0]
+            C_p = columns_of(C_several, P, LANES // P // 2)[0]
             Bs = rows_of(tl.broadcast_to(B_p[:, None], [P, BE]), P, BE)
             Cs = rows_of(tl.broadcast_to(C_p[:, None], [P, BE]), P, BE)
             own = scratch + s * row + channel

@@ -144,6 +144,7 @@ def sequence_forward_kernel(
 
         # Eq. (discretisation): delta, and Bbar x = B (delta x). Steps outside have delta 0 and input 0.
         if RANK == 0:
+            dt_at = tl.gather(dt_at, p, 0)
             raw = tl.load(dt + dt_at[:, None] + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
             raw += bias_e[None, :]
         else:
