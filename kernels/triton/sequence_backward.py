@@ -184,6 +184,9 @@ def sequence_backward_kernel(
     tiles = tl.cdiv(tl.minimum(per_chunk, points - start), P)
     for back in range(tiles):
         t = start + (tiles - 1 - back) * P
+        # Kept states come from far, so that each is asked for one dstate ahead.
+        kept_here = kept + (t // P).to(tl.int64) * N * E + channel
+        entering = tl.load(kept_here, mask=is_channel, other=0.0)
         is_element = (t + p < points)[:, None] & is_channel[None, :]
         dt_at = offsets_of(t, p, corner, step_i, step_j, WT, dt_row, P)
         if RANK == 0:
@@ -206,8 +209,6 @@ def sequence_backward_kernel(
         dys = rows_of(dy_pe, P, BE)
         du = rows_of(tl.zeros([P, BE], tl.float32), P, BE)
         dd = rows_of(tl.zeros([P, BE], tl.float32), P, BE)
-        kept_here = kept + (t // P).to(tl.int64) * N * E + channel
-
         # B and C in one load with an element for every lane (a shorter one would be made by every lane for itself).
         B_at = offsets_of(t, p, corner, step_i, step_j, WT, B_row, P)
         for s in range(N):
@@ -221,7 +222,8 @@ def sequence_backward_kernel(
             Cs = rows_of(tl.broadcast_to(C_p[:, None], [P, BE]), P, BE)
             own = scratch + s * row + channel
             A_e = tl.load(own + BE)
-            h = tl.load(kept_here + s * E, mask=is_channel, other=0.0)
+            h = entering
+            entering = tl.load(kept_here + tl.minimum(s + 1, N - 1) * E, mask=is_channel, other=0.0)
             if CORRECTION > 0:
                 R_e = tl.load(own + 2 * BE)
             a = ()
