@@ -22,6 +22,7 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") != "1":
 
     @pytest.mark.interpreter
+    @pytest.mark.slow(25)
     def test_in_the_interpreter() -> None:
         """Runs every check of this file."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
@@ -129,7 +130,6 @@ else:
         if chunks > 1:
             launch(sequence_forward_kernel, (programs,), arguments, {**forward, "SWEEP": 1, "KEEP": 0})
         launch(sequence_forward_kernel, (programs,), arguments, {**forward, "SWEEP": 0, "KEEP": 1})
-        assert not kept.isnan().any()
         y = y_part.sum(0).view(x.shape)
 
         back = ScanInputs(*(None if t is None else poison(*t.shape) for t in inputs))
@@ -216,3 +216,15 @@ else:
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_half_precisions(dtype: torch.dtype, rank: int) -> None:
         check(PAPER[2:3], dtype=dtype, rank=rank, chunks=2, tolerance=3e-6 if rank else 5e-3)
+
+    @pytest.mark.parametrize("name", ["x", "dt", "C"])
+    def test_nan_in_gives_nan_out(name: str) -> None:
+        inputs = make(1, 3, 5, 6, 1, 1, 2, True, torch.float32)
+        tensor = getattr(inputs, name)
+        tensor[(*(size // 2 for size in tensor.shape),)] = float("nan")
+        dy = torch.ones_like(inputs.x)
+        expected_y, expected = reference(dy, inputs, PAPER[1:2], "equation")
+        y, gradients = run(dy, inputs, PAPER[1:2], "equation", 2, 8, 8, 4, 8)
+        for field, want in {"y": expected_y, **expected._asdict()}.items():
+            found = {"y": y, **gradients._asdict()}[field]
+            assert (found.isnan() | ~want.isnan()).all(), field
