@@ -12,10 +12,10 @@ of the two recurrences runs against the order, and in a thread's registers that 
 
 Axes: B batch, K scan directions, E channels, N dstates, r rank of the time step, P steps of a tile.
 """
-# mypy: disable-error-code="no-untyped-def"
-# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
+# mypy: disable-error-code="no-untyped-def,assignment"
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own; tuples grow.
 # ruff: noqa: RUF005, SIM108
-# Nor does Triton know (*a, b), and a condition between tuples it evaluates on both sides.
+# Tuples of a kernel grow by +, the form that every release of Triton takes.
 
 import triton
 import triton.language as tl

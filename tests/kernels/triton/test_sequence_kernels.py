@@ -116,8 +116,8 @@ else:
         programs = K * batch * chunks * blocks
         form = 0 if R is None else {"equation": 1, "state": 2}[correction]
         code = sum(order.code << (3 * k) for k, order in enumerate(orders))
-        numbers = (batch, height, width, E, code, dt.stride(2), dt.stride(3), B.stride(2), B.stride(3))
-        numbers = (*numbers, chunks, per_chunk, 0)
+        strides = (dt.stride(2), dt.stride(3), B.stride(2), B.stride(3))
+        numbers = (height, width, E, code, *strides, chunks, per_chunk, 0)
         constants = {"RANK": rank, "N": N, "CORRECTION": form, **OPTIONS}
         forward = {**constants, "P": steps, "BE": lanes, "SEQUENCE_TILE": tile}
         parameters = (D, A if R is None else R, bias, bias if weight is None else weight)
@@ -126,13 +126,12 @@ else:
         kept = poison(K, batch, triton.cdiv(points, tile), N, E)
         ends, span = poison(K, batch, chunks, N, E), poison(K, batch, chunks, E)
         scratch = poison(programs, 3 * N + triton.cdiv(rank, 4) * 4, lanes)
-        arguments = (x, dt, A, B, C, *parameters, y_part, kept, ends, span, scratch, *numbers)
+        arguments: tuple[Any, ...] = (x, dt, A, B, C, *parameters, y_part, kept, ends, span, scratch, batch, *numbers)
         if chunks > 1:
             launch(sequence_forward_kernel, (programs,), arguments, {**forward, "SWEEP": 1, "KEEP": 0})
         launch(sequence_forward_kernel, (programs,), arguments, {**forward, "SWEEP": 0, "KEEP": 1})
         y = y_part.sum(0).view(x.shape)
 
-        back = ScanInputs(*(None if t is None else poison(*t.shape) for t in inputs))
         slots = triton.cdiv(points, tile) * tile
         wide_blocks = triton.cdiv(E, wide)
         dx_part = poison(K, batch, points, E)
@@ -140,13 +139,13 @@ else:
         of_parameters = poison(K, batch * chunks, 2 * N + 2 + rank, E)
         ddt = poison(batch, height, width, K, E, dtype=dt.dtype)
         if chunks > 1:
-            arguments = (dy, dt, A, C, C, *parameters, y_part, kept, ends, span, scratch, *numbers)
+            arguments = (dy, dt, A, C, C, *parameters, y_part, kept, ends, span, scratch, batch, *numbers)
             launch(sequence_forward_kernel, (programs,), arguments, {**forward, "SWEEP": 2, "KEEP": 0})
         wide_programs = K * batch * chunks * wide_blocks
         ranks = triton.cdiv(rank, 4) * 4
         scratch = poison(wide_programs, 5 * N + 2 * ranks, wide)
         outputs = (dx_part, over_channels, of_parameters, ddt)
-        arguments = (x, dt, A, B, C, *parameters, dy, kept, ends, span, *outputs, scratch, batch, K, *numbers[1:])
+        arguments = (x, dt, A, B, C, *parameters, dy, kept, ends, span, *outputs, scratch, batch, K, *numbers)
         backward = {**constants, "NEEDS_R": int(R is not None), "P": tile, "BE": wide, "LANES": lanes, "GROUP": 4}
         launch(sequence_backward_kernel, (wide_programs,), arguments, backward)
 
@@ -156,7 +155,7 @@ else:
             summed[:, place, k] = over_channels[k, :, :, :, :points].sum(1).transpose(1, 2)
         dB, dC, low = summed.view(batch, height, width, K, -1).split([N, N, rank], dim=-1)
         sums = of_parameters.sum(1).transpose(1, 2)
-        return y, back._replace(
+        return y, inputs._replace(
             x=dx_part.sum(0).view(x.shape), dt=low if rank else ddt, A=sums[..., :N], B=dB, C=dC, D=sums[..., 2 * N],
             R=None if R is None else sums[..., N : 2 * N], dt_bias=sums[..., 2 * N + 1],
             dt_weight=sums[..., 2 * N + 2 :] if rank else None,
