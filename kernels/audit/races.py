@@ -187,7 +187,9 @@ class _Launch:
         addresses = pointers.data.ravel()[inside].astype(np.int64)
         if not addresses.size:
             return
-        thread = threads.ravel()[inside] if not several or value is not None else np.full(len(addresses), MANY, np.int32)
+        thread = (
+            threads.ravel()[inside] if not several or value is not None else np.full(len(addresses), MANY, np.int32)
+        )
         item = pointers.get_element_ty().primitive_bitwidth // 8
         storage = np.searchsorted(self.starts, addresses, "right") - 1
         outside = (storage < 0) | (addresses + max(item, 1) > self.ends[storage])

@@ -1,11 +1,11 @@
 """Which thread of a program holds which element of a tensor, by Triton's layouts.
 
-A thread is its lane plus its warp times the lanes of a warp. A tensor with fewer elements than the program has threads is
-held several times over: then every holder loads it, and only the first of them stores it.
+A thread is its lane plus its warp times the lanes of a warp. A tensor with fewer elements than the program has threads
+is held several times over: then every holder loads it, and only the first of them stores it.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -34,7 +34,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Linear:
-    """The layout by bits: a bit of the register, lane or warp that is set moves the element by its base (exclusive or)."""
+    """The layout by bits: each bit of the register, lane or warp that is set moves the element by its base."""
 
     register: tuple[tuple[int, ...], ...]
     lane: tuple[tuple[int, ...], ...]
@@ -62,7 +62,7 @@ def default_layout(shape: tuple[int, ...], warps: int, lanes: int) -> Blocked:
     return Blocked((1,) * rank, tuple(lane_axes), tuple(warp_axes), tuple(reversed(range(rank))))
 
 
-@lru_cache(maxsize=None)
+@cache
 def holders(shape: tuple[int, ...], layout: Layout) -> tuple[np.ndarray, bool]:
     """The thread that stores each element [*shape], and whether others hold it as well, who would load it too."""
     if isinstance(layout, Slice):

@@ -42,160 +42,98 @@ else:
 
     import torch
     import triton
-    import triton.language as tl
 
     from geomano_hpc.kernels.audit import races
+    from geomano_hpc.kernels.audit.layouts import compiled_layouts
     from geomano_hpc.kernels.triton import launching
+    from tests.support import race_kernels
 
     def test_triton_is_the_release_that_was_asked_for() -> None:
         assert triton.__version__.startswith(os.environ.get("EXPECTED_TRITON", ""))
 
-    @triton.jit
-    def neighbours(x, y, OVERLAP: tl.constexpr):
-        """A program a block of 32; with OVERLAP it writes one element of the next block as well."""
-        at = tl.program_id(0) * 32 + tl.arange(0, 64)
-        tl.store(y + at, tl.load(x + at), mask=tl.arange(0, 64) < 32 + OVERLAP)
+    LAYOUTS: list[races.Layouts | None] = [None]  # of the default rule, or of the compiler
 
-    @triton.jit
-    def in_place(x, SHIFT: tl.constexpr):
-        """A program adds one to its block; with SHIFT it reads the next one's."""
-        at = tl.program_id(0) * 32 + tl.arange(0, 32)
-        tl.store(x + at, tl.load(x + at + SHIFT, mask=at + SHIFT < 96, other=0.0) + 1.0)
-
-    @triton.jit
-    def hand_over(handed, y, steps, BARRIER: tl.constexpr, WAIT: tl.constexpr):
-        """A wavefront: each step, a warp takes what the warp above left in the step before, and leaves its own."""
-        warp = tl.arange(0, 4)
-        own = warp[:, None] * 32 + tl.arange(0, 32)[None, :]
-        tl.store(handed + 128 + own, own.to(tl.float32))
-        if BARRIER:
-            tl.debug_barrier()
-        for t in range(0, steps):
-            above = tl.load(handed + (1 - t % 2) * 128 + own - 32, mask=(warp > 0)[:, None], other=0.0)
-            tl.store(handed + t % 2 * 128 + own, above + 1.0)
-            if WAIT:
-                tl.debug_barrier()
-        tl.store(y + own, tl.load(handed + (1 - steps % 2) * 128 + own))
-
-    @triton.jit
-    def one_slot(handed, BARRIER: tl.constexpr):
-        """A warp takes the slot of the warp above, then writes its own: the one below may not have taken it yet."""
-        warp = tl.arange(0, 4)
-        own = warp[:, None] * 32 + tl.arange(0, 32)[None, :]
-        above = tl.load(handed + own - 32, mask=(warp > 0)[:, None], other=0.0)
-        if BARRIER:
-            tl.debug_barrier()
-        tl.store(handed + own, above + 1.0)
-
-    @triton.jit
-    def own_scratch(scratch, y, steps):
-        """What a thread leaves for itself from step to step needs no barrier."""
-        own = tl.arange(0, 4)[:, None] * 32 + tl.arange(0, 32)[None, :]
-        tl.store(scratch + own, own.to(tl.float32))
-        for _ in range(0, steps):
-            tl.store(scratch + own, tl.load(scratch + own) * 2.0)
-        tl.store(y + own, tl.load(scratch + own))
-
-    @triton.jit
-    def few(scratch, y, BARRIER: tl.constexpr):
-        """Eight elements in a program of 32 threads: one thread stores each of them, four load it."""
-        at = tl.arange(0, 8)
-        tl.store(scratch + at, at.to(tl.float32))
-        if BARRIER:
-            tl.debug_barrier()
-        tl.store(y + at, tl.load(scratch + at))
-
-    @triton.jit
-    def one_address(y, DIFFERENT: tl.constexpr):
-        """All threads of a program store to one address."""
-        lane = tl.arange(0, 32)
-        tl.store(y + lane * 0, (lane * DIFFERENT).to(tl.float32))
-
-    @triton.jit
-    def counter(y):
-        tl.atomic_add(y + tl.program_id(0), 1.0)
-
-    @triton.jit
-    def last_one(y):
-        tl.store(y, tl.program_id(0).to(tl.float32))
-
-    @triton.jit
-    def busy(x, y, steps):
-        """64 x 64 elements loaded and stored in each step."""
-        own = tl.program_id(0) * 4096 + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
-        for _ in range(0, steps):
-            tl.store(y + own, tl.load(x + own) + 1.0)
+    @pytest.fixture(params=["default", "compiled"], autouse=True)
+    def _layouts(request: pytest.FixtureRequest) -> None:
+        LAYOUTS[0] = compiled_layouts() if request.param == "compiled" else None
 
     def start(kernel: object, *arguments: object, programs: int = 1, warps: int = 4, **constants: int) -> list[str]:
-        with races.checked() as launched:
-            launching.launch(kernel, (programs,), arguments, {**constants, "num_warps": warps})
+        with races.checked(LAYOUTS[0]) as launched:
+            launching.launch(kernel, (programs,), arguments, {**constants, "num_warps": warps, "num_stages": 1})
         return launched
 
     def test_two_programs_that_write_one_address() -> None:
         x, y = torch.ones(128), torch.zeros(128)
-        assert start(neighbours, x, y, programs=3, OVERLAP=0) == ["neighbours"]
-        with pytest.raises(races.RaceError, match=r"neighbours: 1 elements of y stored at test_races.py:\d+ by program "
+        assert start(race_kernels.neighbours, x, y, programs=3, OVERLAP=0) == ["neighbours"]
+        with pytest.raises(races.RaceError, match=r"neighbours: 1 elements of y stored at race_kernels.py:\d+ by program "
                            r"\(1, 0, 0\) and stored by program \(0, 0, 0\)"):  # fmt: skip
-            start(neighbours, x, y, programs=3, OVERLAP=1)
+            start(race_kernels.neighbours, x, y, programs=3, OVERLAP=1)
 
     def test_a_program_that_reads_what_another_writes_in_either_order() -> None:
-        start(in_place, torch.zeros(96), programs=3, warps=1, SHIFT=0)
+        start(race_kernels.in_place, torch.zeros(96), programs=3, warps=1, SHIFT=0)
         with pytest.raises(races.RaceError, match=r"of x stored .* and loaded by program \(0, 0, 0\)"):
-            start(in_place, torch.zeros(96), programs=3, warps=1, SHIFT=1)
+            start(race_kernels.in_place, torch.zeros(96), programs=3, warps=1, SHIFT=1)
         with races.random_order(5), pytest.raises(races.RaceError, match="elements of x"):
-            start(in_place, torch.zeros(96), programs=3, warps=1, SHIFT=1)
+            start(race_kernels.in_place, torch.zeros(96), programs=3, warps=1, SHIFT=1)
 
     @pytest.mark.parametrize(("first", "each", "sound"), [(1, 1, True), (0, 1, False), (1, 0, False)])
     def test_a_hand_over_between_warps_needs_its_barriers(first: int, each: int, sound: bool) -> None:
         arguments = (torch.zeros(256), torch.zeros(128), 5)
         if sound:
-            start(hand_over, *arguments, BARRIER=first, WAIT=each)
+            start(race_kernels.hand_over, *arguments, BARRIER=first, WAIT=each)
             return
         with pytest.raises(races.RaceError, match=r"hand_over: 96 elements of \w+ loaded .* by another thread"):
-            start(hand_over, *arguments, BARRIER=first, WAIT=each)
+            start(race_kernels.hand_over, *arguments, BARRIER=first, WAIT=each)
 
     def test_a_store_waits_for_the_loads_of_other_threads() -> None:
-        start(one_slot, torch.zeros(128), BARRIER=1)
-        with pytest.raises(races.RaceError, match="96 elements of handed stored .* were loaded .* by another thread"):
-            start(one_slot, torch.zeros(128), BARRIER=0)
+        start(race_kernels.one_slot, torch.zeros(128), BARRIER=1)
+        with pytest.raises(races.RaceError, match=r"96 elements of handed stored .* were loaded .* by another thread"):
+            start(race_kernels.one_slot, torch.zeros(128), BARRIER=0)
 
     def test_a_scratch_of_the_same_thread_needs_no_barrier() -> None:
-        start(own_scratch, torch.zeros(128), torch.zeros(128), 3)
-        start(own_scratch, torch.zeros(128), torch.zeros(128), 3, warps=1)
+        start(race_kernels.own_scratch, torch.zeros(128), torch.zeros(128), 3)
+        start(race_kernels.own_scratch, torch.zeros(128), torch.zeros(128), 3, warps=1)
+
+    def test_the_compiler_may_choose_other_lanes_than_the_default_rule() -> None:
+        if LAYOUTS[0]:
+            start(race_kernels.turned, torch.zeros(128), torch.zeros(128))
+        else:
+            with pytest.raises(races.RaceError, match="elements of scratch loaded"):
+                start(race_kernels.turned, torch.zeros(128), torch.zeros(128))
 
     def test_an_element_that_several_threads_load() -> None:
-        start(few, torch.zeros(8), torch.zeros(8), warps=1, BARRIER=1)
+        start(race_kernels.few, torch.zeros(8), torch.zeros(8), warps=1, BARRIER=1)
         with pytest.raises(races.RaceError, match="8 elements of scratch loaded"):
-            start(few, torch.zeros(8), torch.zeros(8), warps=1, BARRIER=0)
+            start(race_kernels.few, torch.zeros(8), torch.zeros(8), warps=1, BARRIER=0)
 
     def test_threads_that_store_to_one_address_agree() -> None:
-        start(one_address, torch.zeros(1), warps=1, DIFFERENT=0)
-        with pytest.raises(races.RaceError, match="of y stored .* in the same store"):
-            start(one_address, torch.zeros(1), warps=1, DIFFERENT=1)
+        start(race_kernels.one_address, torch.zeros(1), warps=1, DIFFERENT=0)
+        with pytest.raises(races.RaceError, match=r"of y stored .* in the same store"):
+            start(race_kernels.one_address, torch.zeros(1), warps=1, DIFFERENT=1)
 
     def test_atomics_and_foreign_memory_are_refused() -> None:
         with pytest.raises(races.RaceError, match="atomic"):
-            start(counter, torch.zeros(2), programs=2)
+            start(race_kernels.counter, torch.zeros(2), programs=2)
         with pytest.raises(races.RaceError, match="memory of no argument"):
-            start(neighbours, torch.zeros(96), torch.zeros(95), programs=3, OVERLAP=0)
+            start(race_kernels.neighbours, torch.zeros(96), torch.zeros(95), programs=3, OVERLAP=0)
 
     def test_types_of_two_sizes_in_one_storage() -> None:
         whole = torch.zeros(256, dtype=torch.float16)
-        start(neighbours, whole[:64].view(torch.float32), whole[128:], programs=1, OVERLAP=-16)
+        start(race_kernels.neighbours, whole[:64].view(torch.float32), whole[128:], programs=1, OVERLAP=-16)
         with pytest.raises(races.RaceError, match="32 elements of x or y stored"):
-            start(neighbours, whole[:128].view(torch.float32), whole, programs=1, OVERLAP=0)
+            start(race_kernels.neighbours, whole[:128].view(torch.float32), whole, programs=1, OVERLAP=0)
 
     def test_programs_run_in_an_order_by_lot() -> None:
         y = torch.zeros(1)
         seen = set()
         for seed in range(4):
             with races.random_order(seed):
-                last_one[(7,)](y)
+                race_kernels.last_one[(7,)](y)
             seen.add(float(y))
         assert len(seen) > 1
 
         def run() -> torch.Tensor:
-            last_one[(7,)](y)
+            race_kernels.last_one[(7,)](y)
             return y.clone()
 
         with pytest.raises(races.RaceError, match="result 0 depends on the order"):
@@ -203,7 +141,7 @@ else:
 
         def sound() -> tuple[torch.Tensor, None]:
             x, out = torch.arange(128.0), torch.zeros(128)
-            neighbours[(3,)](x, out, OVERLAP=0)
+            race_kernels.neighbours[(3,)](x, out, OVERLAP=0)
             return out, None
 
         races.assert_same_bits_in_any_order(sound)
@@ -211,11 +149,11 @@ else:
     def test_nothing_stays_patched() -> None:
         with races.checked(), races.random_order(0):
             pass
-        last_one[(7,)](y := torch.zeros(1))
+        race_kernels.last_one[(7,)](y := torch.zeros(1))
         assert float(y) == 6.0
 
     def test_a_million_accesses_take_about_a_second() -> None:
         x, y = torch.ones(16384), torch.zeros(16384)
         start_time = time.perf_counter()
-        start(busy, x, y, 31, programs=4)
+        start(race_kernels.busy, x, y, 31, programs=4)
         assert time.perf_counter() - start_time < 5.0  # 0.2 s on a quiet machine
