@@ -1,4 +1,4 @@
-"""Small kernels with faults that can be switched on, for the race check."""
+"""Small Triton kernels: with faults for the race check, and as ours are for the host side."""
 
 import triton
 import triton.language as tl
@@ -97,3 +97,17 @@ def turned(scratch, y):  # type: ignore[no-untyped-def]
     tl.store(scratch + short[:, None] * 32 + long[None, :], (short[:, None] + long[None, :]).to(tl.float32))
     own = short[None, :] * 32 + long[:, None]
     tl.store(y + own, tl.load(scratch + own))
+
+
+@triton.jit(do_not_specialize=["size"], do_not_specialize_on_alignment=["x"])
+def scaled(x, size, factor, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A kernel as ours are: another size compiles nothing new."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, mask=at < size * BLOCK, other=0.0) * factor, mask=at < size * BLOCK)
+
+
+@triton.jit
+def specialised(x, size):  # type: ignore[no-untyped-def]
+    """Triton's default: compiled again for sizes of 1 and for multiples of 16."""
+    at = tl.arange(0, 64)
+    tl.store(x + at, 0.0, mask=at < size)
