@@ -9,13 +9,13 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+
+from geomano_hpc.kernels.audit.fake_driver import HostCost, counted_compilations, fake_gpu, host_cost
+from geomano_hpc.kernels.triton import launching
+from tests.support import small_kernels
+
 pytestmark = pytest.mark.compile
 NEWER = os.environ.get("GEOMANO_NEWER_TRITON", "")
-
-from geomano_hpc.kernels.audit.fake_driver import HostCost, counted_compilations, fake_gpu, host_cost  # noqa: E402
-from geomano_hpc.kernels.triton import launching  # noqa: E402
-from tests.support import small_kernels  # noqa: E402
-
 ONCE = {"num_warps": 4, "num_stages": 1}
 
 
