@@ -24,8 +24,8 @@ import torch
 
 from geomano_hpc.atomic import write_json
 from geomano_hpc.kernels.audit.compilation import TARGETS
-from geomano_hpc.kernels.audit.races import Layouts, Place
-from geomano_hpc.kernels.audit.threads import MANY, Blocked, Layout, Linear, Slice, holders
+from geomano_hpc.kernels.audit.race_memory import Layouts, Place
+from geomano_hpc.kernels.audit.threads import MANY, Blocked, Holders, Layout, Linear, Slice, holders
 from geomano_hpc.kernels.cache import cache_folder
 
 _KERNELS = Path(__file__).parent.parent / "triton"
@@ -43,15 +43,16 @@ def compiled_layouts(target: str = "sm_80") -> Layouts:
         for file, line, stores, shape, layout in accesses_of(function, arguments, target):
             found[file, line, stores, shape].add(layout)
 
-        def threads(place: Place, shape: tuple[int, ...], stores: bool) -> tuple[np.ndarray, bool]:
+        def threads(place: Place, shape: tuple[int, ...], stores: bool) -> Holders:
             layouts = found.get((Path(place[0]).name, place[1], stores, tuple(shape)))
             if not layouts:
-                return np.full(shape, MANY, np.int32), True
+                return Holders(np.full(shape, MANY, np.int32), True, True)
             if layouts == {""}:
-                return np.zeros(shape, np.int32), True
+                return Holders(np.zeros(shape, np.int32), True, True)
             each = [holders(tuple(shape), parse_layout(layout)) for layout in sorted(layouts)]
-            same = np.logical_and.reduce([owner == each[0][0] for owner, _ in each])
-            return np.where(same, each[0][0], MANY), any(several for _, several in each)
+            same = np.logical_and.reduce([found.first == each[0].first for found in each])
+            first = np.where(same, each[0].first, MANY)
+            return Holders(first, any(found.lanes for found in each), any(found.warps for found in each))
 
         return threads
 

@@ -7,6 +7,7 @@ is held several times over: then every holder loads it, and only the first of th
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,6 +45,12 @@ class Linear:
 Layout = Blocked | Slice | Linear
 
 
+class Holders(NamedTuple):
+    first: np.ndarray  # the thread that stores each element
+    lanes: bool  # others of its warp hold it, too, and load it
+    warps: bool  # as do other warps
+
+
 def default_layout(shape: tuple[int, ...], warps: int, lanes: int) -> Blocked:
     """What Triton gives a tensor whose pointers promise nothing: one element a thread, lanes along the last axis first,
     then warps, and what is left along the first axis."""
@@ -63,27 +70,28 @@ def default_layout(shape: tuple[int, ...], warps: int, lanes: int) -> Blocked:
 
 
 @cache
-def holders(shape: tuple[int, ...], layout: Layout) -> tuple[np.ndarray, bool]:
-    """The thread that stores each element [*shape], and whether others hold it as well, who would load it too."""
+def holders(shape: tuple[int, ...], layout: Layout) -> Holders:
+    """Who holds the elements of a tensor [*shape]."""
     if isinstance(layout, Slice):
-        inner, several = holders((*shape[: layout.axis], 1, *shape[layout.axis :]), layout.parent)
-        return inner.reshape(shape), several
+        inner = holders((*shape[: layout.axis], 1, *shape[layout.axis :]), layout.parent)
+        return inner._replace(first=inner.first.reshape(shape))
     if isinstance(layout, Linear):
         return _holders_by_bits(shape, layout)
     lane, warp = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     lane_stride = warp_stride = 1
-    several = False
+    several_lanes = several_warps = False
     for axis in layout.order:
         size, lanes, warps = layout.size[axis], layout.lanes[axis], layout.warps[axis]
         index = np.arange(shape[axis], dtype=np.int32).reshape([-1 if a == axis else 1 for a in range(len(shape))])
         lane += index // size % lanes * lane_stride
         warp += index // (size * lanes) % warps * warp_stride
         lane_stride, warp_stride = lane_stride * lanes, warp_stride * warps
-        several |= shape[axis] < size * lanes * warps and lanes * warps > 1
-    return lane + warp * lane_stride, several
+        several_lanes |= lanes > 1 and shape[axis] < size * lanes
+        several_warps |= warps > 1 and shape[axis] < size * lanes * warps
+    return Holders(lane + warp * lane_stride, several_lanes, several_warps)
 
 
-def _holders_by_bits(shape: tuple[int, ...], layout: Linear) -> tuple[np.ndarray, bool]:
+def _holders_by_bits(shape: tuple[int, ...], layout: Linear) -> Holders:
     places = np.zeros((1, len(shape)), np.int64)
     for bases in (layout.register, layout.lane, layout.warp):  # the register is the fastest
         for base in bases:
@@ -91,8 +99,8 @@ def _holders_by_bits(shape: tuple[int, ...], layout: Linear) -> tuple[np.ndarray
     thread = np.arange(len(places)) >> len(layout.register)
     first = np.full(shape, np.iinfo(np.int32).max, np.int32)
     last = np.full(shape, -1, np.int32)
-    at = tuple(places.T)
-    np.minimum.at(first, at, thread)
-    np.maximum.at(last, at, thread)
+    np.minimum.at(first, tuple(places.T), thread)
+    np.maximum.at(last, tuple(places.T), thread)
     assert (last >= 0).all(), "a layout that leaves out elements"
-    return first, bool((first != last).any())
+    lane_bits = len(layout.lane)
+    return Holders(first, bool((first != last).any()), bool((first >> lane_bits != last >> lane_bits).any()))

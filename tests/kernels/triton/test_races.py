@@ -57,8 +57,10 @@ else:
     def _layouts(request: pytest.FixtureRequest) -> None:
         LAYOUTS[0] = compiled_layouts() if request.param == "compiled" else None
 
-    def start(kernel: object, *arguments: object, programs: int = 1, warps: int = 4, **constants: int) -> list[str]:
-        with races.checked(LAYOUTS[0]) as launched:
+    def start(
+        kernel: object, *arguments: object, programs: int = 1, warps: int = 4, in_step: bool = False, **constants: int
+    ) -> list[str]:
+        with races.checked(LAYOUTS[0], in_step=in_step) as launched:
             launching.launch(kernel, (programs,), arguments, {**constants, "num_warps": warps, "num_stages": 1})
         return launched
 
@@ -82,8 +84,9 @@ else:
         if sound:
             start(small_kernels.hand_over, *arguments, BARRIER=first, WAIT=each)
             return
-        with pytest.raises(races.RaceError, match=r"hand_over: 96 elements of \w+ loaded .* by another thread"):
-            start(small_kernels.hand_over, *arguments, BARRIER=first, WAIT=each)
+        for in_step in (False, True):
+            with pytest.raises(races.RaceError, match=r"hand_over: 96 elements of \w+ loaded .* by another thread"):
+                start(small_kernels.hand_over, *arguments, in_step=in_step, BARRIER=first, WAIT=each)
 
     def test_a_store_waits_for_the_loads_of_other_threads() -> None:
         start(small_kernels.one_slot, torch.zeros(128), BARRIER=1)
@@ -103,6 +106,9 @@ else:
 
     def test_an_element_that_several_threads_load() -> None:
         start(small_kernels.few, torch.zeros(8), torch.zeros(8), warps=1, BARRIER=1)
+        start(small_kernels.few, torch.zeros(8), torch.zeros(8), warps=1, in_step=True, BARRIER=0)
+        with pytest.raises(races.RaceError, match="8 elements of scratch loaded"):
+            start(small_kernels.few, torch.zeros(8), torch.zeros(8), warps=2, in_step=True, BARRIER=0)
         with pytest.raises(races.RaceError, match="8 elements of scratch loaded"):
             start(small_kernels.few, torch.zeros(8), torch.zeros(8), warps=1, BARRIER=0)
 
