@@ -30,6 +30,8 @@ from geomano_hpc.kernels.cache import cache_folder
 
 _KERNELS = Path(__file__).parent.parent / "triton"
 _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32", torch.int64: "i64"}
+# AMD's own loads and stores name the type of the values, tt's that of the pointers.
+_ACCESS = re.compile(r"^.*?\b(?:tt\.|amd\w*\.buffer_)(load|store)\b.* : (\S.*?) loc\((.*)\)\s*$", re.MULTILINE)
 # File, line, whether it stores, shape, and the layout as the compiler writes it ("" for a scalar).
 Access = tuple[str, int, bool, tuple[int, ...], str]
 
@@ -138,9 +140,7 @@ def read_accesses(ttgir: str) -> list[Access]:
         return places(locations[match[0]]) if match and match[0] in locations else None
 
     found = []
-    for operation, kind, where in re.findall(
-        r"^.*?\btt\.(load|store)\b.* : (\S.*?) loc\((.*)\)\s*$", ttgir, re.MULTILINE
-    ):
+    for operation, kind, where in _ACCESS.findall(ttgir):
         place = places(where)
         if place is None:
             continue
@@ -153,7 +153,7 @@ def read_accesses(ttgir: str) -> list[Access]:
 
 def _tensor(kind: str) -> tuple[tuple[int, ...], str]:
     """tensor<8x4x!tt.ptr<f32>, #layout> -> (8, 4), #layout"""
-    match = re.match(r"tensor<((?:\d+x)+)!tt\.ptr<[^>]*>, (.*)>$", kind)
+    match = re.match(r"tensor<((?:\d+x)+)(?:!tt\.ptr<[^>]*>|\w+), (.*)>$", kind)
     return (tuple(int(size) for size in match[1].split("x")[:-1]), match[2]) if match else ((), "")
 
 

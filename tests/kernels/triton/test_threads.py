@@ -9,9 +9,7 @@ import numpy as np
 from geomano_hpc.kernels.audit.layouts import parse_layout, read_accesses
 from geomano_hpc.kernels.audit.threads import Blocked, Linear, Slice, default_layout, holders
 
-BLOCKED = (
-    "#ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [4, 8], warpsPerCTA = [2, 1], order = [1, 0]}>"  # fmt: skip
-)
+BLOCKED = "#ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [4, 8], warpsPerCTA = [2, 1], order = [1, 0]}>"
 LINEAR = (
     "#ttg.linear<{register = [[0, 1], [0, 2]], lane = [[0, 4], [0, 8], [0, 16], [1, 0], [2, 0]], "
     "warp = [[4, 0]], block = []}>"
@@ -67,6 +65,7 @@ def test_accesses_are_read_with_the_line_of_the_innermost_function() -> None:
     %1 = tt.load %p : !tt.ptr<i32> loc(#loc1)
     %x_2 = tt.load %q, %m, %o : tensor<32x!tt.ptr<f32>, #ttg.slice<{{dim = 0, parent = #blocked}}>> loc(#loc4)
     tt.store %3, %y, %4 {{cache = 1 : i32}} : tensor<8x32x!tt.ptr<bf16>, #blocked> loc(#loc1)
+    amdg.buffer_store %47, %own_301[%channel_36] : tensor<8x32xf32, #blocked> loc(#loc2)
 #loc3 = loc(callsite(#loc2 at #loc1))
 #loc4 = loc("x"(#loc3))
 """
@@ -74,4 +73,5 @@ def test_accesses_are_read_with_the_line_of_the_innermost_function() -> None:
         ("kernel.py", 12, False, (), ""),
         ("helper.py", 34, False, (32,), f"#ttg.slice<{{dim = 0, parent = {BLOCKED}}}>"),
         ("kernel.py", 12, True, (8, 32), BLOCKED),
+        ("helper.py", 34, True, (8, 32), BLOCKED),
     ]
