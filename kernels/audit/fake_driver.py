@@ -39,7 +39,7 @@ class FakeDriver(GPUDriver):
         self.get_current_device = lambda: device
         self.get_current_stream = lambda _device: 0
         self.set_current_device = lambda _device: None
-        self.get_current_target = lambda: gpu
+        self.gpu = gpu
         self.launcher_cls = self._launcher
         self.utils = SimpleNamespace(
             load_binary=lambda *_: (1, 1, 32, 0, 1024),  # module, function, registers, spills, threads at most
@@ -63,7 +63,7 @@ class FakeDriver(GPUDriver):
         raise NotImplementedError("a fake GPU builds no launcher")
 
     def get_current_target(self) -> GPUTarget:
-        raise NotImplementedError("set by __init__")
+        return self.gpu
 
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cpu")
