@@ -44,7 +44,7 @@ else:
     import triton
 
     from geomano_hpc.kernels.audit import races
-    from geomano_hpc.kernels.audit.layouts import compiled_layouts
+    from geomano_hpc.kernels.audit.access_layouts import compiled_layouts
     from geomano_hpc.kernels.triton import launching
     from tests.support import small_kernels
 

@@ -84,7 +84,7 @@ def _known(request: str, sources: str) -> list[Any]:
 
 @cache
 def _sources(file: Path) -> str:
-    files = [file, *sorted(_KERNELS.rglob("*.py")), *sorted(Path(__file__).parent.glob("layout*.py"))]
+    files = [file, *sorted(_KERNELS.rglob("*.py")), *sorted(Path(__file__).parent.glob("*layout*.py"))]
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in files)).hexdigest()
 
 
