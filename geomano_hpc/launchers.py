@@ -119,6 +119,12 @@ def task_of_slurm(environment: Environment) -> int:
     return int(environment.get("SLURM_PROCID", "0"))
 
 
+def gpus_granted(environment: Environment) -> tuple[str, int] | None:
+    """How many GPUs of this node Slurm gave to the job, and the variable that says so."""
+    name = "SLURM_GPUS_ON_NODE"
+    return (name, int(environment[name])) if environment.get(name, "").isdigit() else None
+
+
 def own_job(environment: Environment) -> str | None:
     """The job of Slurm that was submitted for this process; a local run inside of somebody's interactive job has none.
 

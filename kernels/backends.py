@@ -5,7 +5,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -88,7 +88,8 @@ def backend_statuses(device: str | None = None) -> list[BackendStatus]:
 
 def choose_backend(requested: str, device: str | None = None) -> str:
     """The backend for tensors on a device. `auto` takes the fastest that is available, which is never Triton's
-    interpreter, and logs it once; a name is taken or refused."""
+    interpreter, and logs it once; it is refused where Triton's kernels failed their self-test on this GPU. A name is
+    taken or refused."""
     return _choose(requested, device or default_device())
 
 
@@ -97,8 +98,11 @@ def _choose(requested: str, device: str) -> str:
     statuses = {status.name: status for status in backend_statuses(device)}
     if requested == "auto":
         candidates = [s for s in statuses.values() if s.available and not (s.name == "triton" and device == "cpu")]
-        logger.info("scan backend: %s (%s)", candidates[0].name, candidates[0].reason)
-        return candidates[0].name
+        name = candidates[0].name
+        if name == "triton":
+            _refuse_after_a_failure()
+        logger.info("scan backend: %s (%s)", name, candidates[0].reason)
+        return name
     if requested not in statuses:
         raise ConfigError(f"unknown scan backend {requested!r}; choose auto or one of {', '.join(statuses)}")
     if not statuses[requested].available:
@@ -107,11 +111,44 @@ def _choose(requested: str, device: str) -> str:
 
 
 def ready_backend(requested: str, device: str | None = None) -> BackendStatus:
-    """The backend that will compute, compiled and loaded, so that what is missing is said before the work starts."""
+    """The backend that will compute, compiled and loaded, so that what is missing is said before the work starts. On a
+    GPU that has no verdict of the self-test yet, its short form runs now."""
     name = choose_backend(requested, device)
     if name == "cpu":
         cpu_extension.load_library()
-    return next(status for status in backend_statuses(device) if status.name == name)
+    status = next(status for status in backend_statuses(device) if status.name == name)
+    if name == "triton" and (device or default_device()) != "cpu":
+        return replace(status, reason=f"{status.reason}, self-test {_ask_for_the_verdict(requested)}")
+    return status
+
+
+def _refuse_after_a_failure() -> None:
+    """Asks for what is kept, and tests nothing: this runs in the first scan of a process."""
+    from geomano_hpc.kernels.selftest import verdict  # which computes scans itself
+
+    gpu = verdict.current_device()
+    if gpu is None or verdict.is_skipped():
+        return
+    kept = verdict.kept_verdict(verdict.identify(gpu))
+    if kept is not None and not kept.passed:
+        raise verdict.refuse(kept)
+
+
+def _ask_for_the_verdict(requested: str) -> str:
+    """What it says, in words."""
+    from geomano_hpc.kernels.selftest import verdict
+
+    gpu = verdict.current_device()
+    found = None if gpu is None else verdict.asked_verdict(gpu)
+    if found is None:
+        return "skipped"
+    if found.passed:
+        return found.summary
+    if requested == "auto":
+        _choose.cache_clear()  # the next scan is refused as well
+        raise verdict.refuse(found)
+    logger.warning("scan backend %s was asked for by name, though its self-test %s", requested, found.summary)
+    return found.summary
 
 
 def load_backend(requested: str, device: str) -> Backend:

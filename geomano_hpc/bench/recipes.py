@@ -1,7 +1,7 @@
-"""The sizes of the paper's recipes, for benchmarks, audits and compile tests. Nobody else writes them down.
+"""The sizes of recipes, for benchmarks, audits and compile tests. Nobody else writes them down.
 
 Model, batch, kind and correction come from the recipe, the channels and the rank from the model that it builds, frames,
-samples and stride from what the package knows of the problem.
+samples and stride from what the package knows of the problem, or from what the recipe says about the data to generate.
 """
 
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ import torch
 from geomano_hpc.bench.kernels.problem import Scan
 from geomano_hpc.config import Recipe, load_recipe
 from geomano_hpc.data_prep.problems import PROBLEMS
+from geomano_hpc.errors import ConfigError
 from geomano_hpc.models import build_model
 from geomano_hpc.models.geomano import GeomanoConfig
 from geomano_hpc.models.parts.geomamba import GeoMambaKernel
@@ -43,15 +44,20 @@ def recipe(name: str) -> Recipe:
 
 @lru_cache
 def size(name: str) -> Size:
-    problem = PROBLEMS[name]
-    side = -(-_POINTS[name] // problem.stride)
+    made, store = recipe(name).data.generate, recipe(name).data.store
+    known = made.problem if made else next((known for known in NAMES if store.stem.startswith(known)), "")
+    if known not in NAMES:
+        raise ConfigError(f"recipe {name}: the grid of {store} is not known; choose a recipe of {', '.join(NAMES)}")
+    problem = PROBLEMS[known]
+    points, stride = (made.grid, made.stride) if made else (_POINTS[known], problem.stride)
+    side = -(-points // stride)
     return Size(
         (side, side),
         problem.input_frames or 1,
         problem.target_frames or 1,
         recipe(name).training.batch_size,
-        problem.train_samples,
-        problem.test_samples,
+        made.train_samples if made else problem.train_samples,
+        made.test_samples if made else problem.test_samples,
     )
 
 
@@ -59,8 +65,8 @@ def size(name: str) -> Size:
 def scan(name: str) -> Scan:
     """The scan of a layer, with the batch of the recipe."""
     config, found = recipe(name).model, size(name)
-    assert isinstance(config, GeomanoConfig)
-    assert config.correction_form == "equation"
+    if not isinstance(config, GeomanoConfig):
+        raise ConfigError(f"recipe {name}: its model is {config.name}, which has no scan; choose one of GeoMaNO")
     with torch.device("meta"):
         model = build_model(config, found.in_channels, 1, found.grid)
     kernel = next(module for module in model.modules() if isinstance(module, GeoMambaKernel))

@@ -4,6 +4,7 @@ command       geomano bench kernels, train, accuracy or data
 settings      what it was asked for: sizes, rounds, recipes
 date          when it was written, UTC
 machine       host, CPU with its vectors, cores, threads of torch, GPUs
+gpu           where one was measured: name, compute capability, driver, hash of the kernels, verdict of the self-test
 versions      of this package and its revision, Python, and the packages that numbers depend on
 rows          list of what was timed or trained, a table's rows; the keys are the benchmark's own
 measurements  list of single figures, each with name, value, unit, detail, at_least, at_most and met (None: no bar)
@@ -30,6 +31,7 @@ def make_record(
     settings: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]] = (),
     measurements: Sequence[Measurement] = (),
+    gpu: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of the file that is described above."""
     return {
@@ -37,6 +39,7 @@ def make_record(
         "settings": dict(settings),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {**hardware(), "threads": torch.get_num_threads()},
+        "gpu": None if gpu is None else dict(gpu),
         "versions": {
             "geomano_hpc": geomano_hpc.__version__,
             "git_revision": git_revision(),

@@ -17,6 +17,10 @@ app = typer.Typer(
 
 _Out = Annotated[Path | None, typer.Option(help="JSON file for the numbers. By default benchmarks/COMMAND-DATE.json.")]
 
+_Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or cuda:1. By default the GPU where there is one, else the CPU.")
+]
+
 
 @app.callback()
 def _bench() -> None:
@@ -26,7 +30,11 @@ def _bench() -> None:
 @app.command()
 def kernels(
     shape: Annotated[
-        list[str] | None, typer.Option(help="darcy or navier_stokes: the scans of the recipes. Both by default.")
+        list[str] | None,
+        typer.Option(
+            help="darcy or navier_stokes: the scans of the recipes; may be repeated. Both by default. With --gpu-audit "
+            "any recipe."
+        ),
     ] = None,
     size: Annotated[
         tuple[int, int, int, int] | None,
@@ -35,38 +43,54 @@ def kernels(
     batch: Annotated[
         int | None, typer.Option(min=1, help="Samples at once. By default the recipe's, and one for --size.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the best time of each backend counts.")] = 3,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help="CPU: rounds, of which the best counts [3]. GPU: the median of so many counts [30]."),
+    ] = None,
+    device: _Device = None,
     out: _Out = None,
     gpu_audit: Annotated[
         bool,
         typer.Option(
-            "--gpu-audit", help="Instead of timing: memory traffic and roofline of the Triton kernels, no GPU needed."
+            "--gpu-audit",
+            help="Instead of timing: instructions, registers, bytes, launches and the least time of the Triton kernels. "
+            "Counted, no GPU needed.",
         ),
     ] = False,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(help="With --gpu-audit: 'RTX 8000', A100, H100, B200 or MI300X; may be repeated. All by default."),
+    ] = None,
     compile_for_gpus: Annotated[
         bool,
-        typer.Option("--compile", help="With --gpu-audit: compile for six GPUs too; registers and spills. Minutes."),
+        typer.Option("--compile", help="With --gpu-audit: compile for seven GPUs too; registers and spills. Minutes."),
     ] = False,
 ) -> None:
-    """Time the scan on every backend of this machine's CPU, against the plain-torch reference in the same run.
+    """Time the scan: on a GPU the Triton kernels, forward and backward apart, with median and quartiles; on a CPU every
+    backend, against the plain-torch reference in the same run.
 
-    A backend with wrong numbers gets no time. Speeds are ratios: times on a busy machine mean little.
+    A backend with wrong numbers gets no time. Speeds on a CPU are ratios: times on a busy machine mean little.
 
     \b
     Examples:
       geomano bench kernels
+      geomano bench kernels --device cpu
       geomano bench kernels --shape darcy --batch 1
       geomano bench kernels --size 32 32 64 16 --out bench.json
+      geomano bench kernels --gpu-audit --gpu A100 --shape darcy
       geomano bench kernels --gpu-audit --compile
     """
     if gpu_audit:
-        _audit(compile_for_gpus)
+        _audit(shape, gpu, compile_for_gpus)
         return
     from dataclasses import replace
 
     from geomano_hpc.bench import recipes
+    from geomano_hpc.bench.gpu import measured_device
+    from geomano_hpc.bench.kernels.device_speed import bench_on_device, device_table, known_bounds
     from geomano_hpc.bench.kernels.problem import Scan
     from geomano_hpc.bench.kernels.speed import bench_kernels, speed_table
+    from geomano_hpc.bench.timers import timer_for
 
     scans = {name: recipes.scan(name) for name in _chosen("shape", shape, recipes.NAMES) if shape or not size}
     if size:
@@ -74,31 +98,52 @@ def kernels(
     if batch:
         scans = {name: replace(scan, batch=batch) for name, scan in scans.items()}
     out = out or _file("kernels")
-    _print(speed_table(bench_kernels(scans, repeats, out, show_progress=True)), out)
+    where = measured_device(device)
+    if where.type == "cuda":
+        found = bench_on_device(
+            scans, repeats or 30, out, where, timer_for(where), bounds=known_bounds(), show_progress=True
+        )
+        _print(device_table(found), out)
+        return
+    _print(speed_table(bench_kernels(scans, repeats or 3, out, show_progress=True)), out)
 
 
 @app.command()
 def train(
     problem: Annotated[list[str] | None, typer.Option(help="darcy or navier_stokes. Both by default.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Both models in turns; the best round of each counts.")] = 3,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="CPU: both in turns, the best of each counts [3]. GPU: the median of so many [30]."),
+    ] = None,
+    device: _Device = None,
     out: _Out = None,
 ) -> None:
     """Time training and inference of GeoMaNO against Transolver, each in the paper's configuration, and their memory.
 
     Prints the paper's efficiency table with what was measured here. A few steps are timed and multiplied to an epoch.
+    On a GPU steps only; on a CPU also what the training loop adds to them, and two ranks against one.
 
     \b
     Examples:
       geomano bench train
+      geomano bench train --device cuda
       geomano bench train --problem darcy --rounds 5
     """
+    from geomano_hpc.bench.gpu import measured_device
     from geomano_hpc.bench.record import measurement_table
+    from geomano_hpc.bench.timers import timer_for
+    from geomano_hpc.bench.train.device_steps import bench_steps, steps_table
     from geomano_hpc.bench.train.efficiency import bench_train, cases, efficiency_table
 
     known = cases()
     out = out or _file("train")
     chosen = {name: known[name] for name in _chosen("problem", problem, known)}
-    content = bench_train(chosen, rounds, out, show_progress=True)
+    where = measured_device(device)
+    if where.type == "cuda":
+        content = bench_steps(chosen, rounds or 30, out, where, timer_for(where), show_progress=True)
+        _print([*efficiency_table(content), "", *steps_table(content), "", *measurement_table(content)], out)
+        return
+    content = bench_train(chosen, rounds or 3, out, show_progress=True)
     _print([*efficiency_table(content), "", *measurement_table(content)], out)
 
 
@@ -159,16 +204,25 @@ def data(
     _print(measurement_table(bench_data(chosen, quick, out)), out)
 
 
-def _audit(compile_for_gpus: bool) -> None:
-    from geomano_hpc.bench.kernels.gpu_audit import audit_kernels, recipe_scans, roofline_table, traffic_table
+def _audit(shape: list[str] | None, gpu: list[str] | None, compile_for_gpus: bool) -> None:
+    from geomano_hpc.bench import recipes
+    from geomano_hpc.bench.kernels import gpu_audit, step_bound
+    from geomano_hpc.bench.kernels.gpus import GPUS
 
-    note("counting memory traffic in Triton's interpreter: some minutes")
-    audits = audit_kernels(recipe_scans(), show_progress=True)
-    _print([*traffic_table(audits), "", *roofline_table(audits)])
+    names = shape or list(recipes.NAMES)
+    scans = {name: recipes.scan(name) for name in names}
+    steps = []
+    for chosen in (GPUS[name] for name in _chosen("gpu", gpu, GPUS)):
+        note(f"{chosen.name}: compiling what is new, and counting bytes in Triton's interpreter: some minutes")
+        audits = gpu_audit.audit(scans, chosen, show_progress=True)
+        tables = (gpu_audit.launch_table, gpu_audit.class_table, gpu_audit.bound_table)
+        _print([line for table in tables for line in [f"{chosen.name}", *table(audits), ""]])
+        steps += [step_bound.step_bound(name, chosen, audits) for name in names]
+    _print(step_bound.step_table(steps))
     if compile_for_gpus:
         from geomano_hpc.bench.kernels.compilation import compilation_table, compile_all
 
-        note("compiling every kernel for six GPUs: some minutes")
+        note("compiling every kernel for seven GPUs: some minutes")
         _print(["", *compilation_table(compile_all())])
 
 

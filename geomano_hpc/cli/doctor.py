@@ -7,43 +7,70 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from geomano_hpc.cli.output import Json, print_json, stdout_for
+from geomano_hpc.cli.output import Json, note, print_json, stdout_for
+from geomano_hpc.cli.self_test import SelfTest, SelfTestError
+from geomano_hpc.progress import is_quiet
 
 
-def doctor(json_: Json = False) -> None:
+def doctor(
+    json_: Json = False,
+    self_test: Annotated[
+        bool | None,
+        typer.Option(
+            "--self-test/--no-self-test",
+            help="Test every scan kernel on the GPU itself, a minute or two. By default where a GPU is seen.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Show what this machine offers: GPUs, scan backends and why one is missing, MPI, Slurm, versions.
 
+    On a GPU the kernels are tested against the reference, and training asks for the verdict (docs/gpu_kernels.md).
     Exit code 0 if training can run here, 1 if not.
 
     \b
     Examples:
       geomano doctor
       geomano doctor --json
+      geomano doctor --no-self-test
     """
     if not json_:
         typer.echo(f"{'python':16} {platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores")
     checks = []
-    for name, check, needed in _CHECKS:
+    test = SelfTest(note if json_ else _show) if self_test or (self_test is None and _sees_a_gpu()) else None
+    for name, check, needed in (*_CHECKS[:2], *(test.checks() if test else ()), *_CHECKS[2:]):
+        mark = "ok"
         with stdout_for(json_):
             try:
                 lines = check()
-                good = True
+            except SelfTestError as error:
+                lines, mark = [str(error)], "FAILED"
             except Exception as error:
-                lines, good = [f"not available: {' '.join(str(error).split())}"], False
-        checks.append({"name": name, "ok": good, "needed": needed, "lines": lines})
-        mark = "ok" if good else ("MISSING" if needed else "-")
+                lines, mark = [f"not available: {' '.join(str(error).split())}"], "MISSING" if needed else "-"
+        checks.append({"name": name, "ok": mark == "ok", "needed": needed, "lines": lines})
         for number, line in enumerate(() if json_ else lines):
             typer.echo(f"{name if number == 0 else '':16} {mark if number == 0 else '':8}{line}")
     can_train = all(check["ok"] or not check["needed"] for check in checks)
     if json_:
-        print_json({"can_train": can_train, **_machine(), "checks": checks})
+        print_json(
+            {"can_train": can_train, **_machine(), "checks": checks, "self_test": test.content if test else None}
+        )
         raise typer.Exit(0 if can_train else 1)
-    typer.echo("training can run here" if can_train else "training cannot run here: see the lines marked MISSING")
+    typer.echo(
+        "training can run here" if can_train else "training cannot run here: see the lines marked MISSING or FAILED"
+    )
+    if test and test.failed:
+        typer.echo(test.failed)
     raise typer.Exit(0 if can_train else 1)
+
+
+def _show(line: str) -> None:
+    if not is_quiet():
+        typer.echo(line)
 
 
 def _machine() -> dict[str, Any]:
@@ -76,6 +103,14 @@ def _gpus() -> list[str]:
     if not torch.cuda.is_available():
         raise RuntimeError(f"torch {torch.__version__} sees no GPU; training runs on the CPU")
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def _sees_a_gpu() -> bool:
+    with contextlib.suppress(Exception):  # the checks say what is wrong
+        import torch
+
+        return torch.cuda.is_available()
+    return False
 
 
 def _scan_backends() -> list[str]:

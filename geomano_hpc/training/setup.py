@@ -11,7 +11,7 @@ from geomano_hpc.data_prep.store import Store, open_store
 from geomano_hpc.kernels import BackendStatus, ready_backend
 from geomano_hpc.models import build_model, count_parameters
 from geomano_hpc.training.distributed.ranks import Ranks
-from geomano_hpc.training.engines.engine import Engine, start_engine
+from geomano_hpc.training.engines.engine import Engine, pick_device, start_engine
 from geomano_hpc.training.engines.heap import keep_freed_memory
 from geomano_hpc.training.engines.whole_state import check_goes_on
 from geomano_hpc.training.loggers.logger import check_loggers
@@ -53,7 +53,7 @@ def set_up(recipe: Recipe, ranks: Ranks) -> Setup:
     train_split, test_split = loaded.splits["train"], loaded.splits["test"]
     loss, precision = make_loss(recipe.loss), recipe.compute.precision
     task, test_task = (Task(split, recipe.loss.gradient_weight, precision, loss) for split in (train_split, test_split))
-    backend = scan_backend(recipe)
+    backend = scan_backend(recipe, ranks)
     if not torch.cuda.is_available():
         keep_freed_memory()
     torch.manual_seed(recipe.training.seed)
@@ -65,7 +65,11 @@ def set_up(recipe: Recipe, ranks: Ranks) -> Setup:
     return Setup(recipe, ranks, store, loaded.record, task, test_task, backend, engine, parameters, total_steps)
 
 
-def scan_backend(recipe: Recipe) -> BackendStatus | None:
-    """The backend of the scan, compiled and loaded; None for a model without a scan."""
+def scan_backend(recipe: Recipe, ranks: Ranks) -> BackendStatus | None:
+    """The backend of the scan, compiled and loaded, on a GPU with the self-test's verdict on this rank's own; None for
+    a model without a scan."""
     backend = recipe.model.backend()
-    return None if backend is None else ready_backend(backend)
+    if backend is None:
+        return None
+    pick_device(ranks)
+    return ready_backend(backend)

@@ -33,7 +33,7 @@ def prepare(recipe: Recipe, folder: RunFolder, ranks: Ranks, held: contextlib.Ex
             held.enter_context(_log_file(folder))
             finished = folder.result()
             if finished is None:
-                scan_backend(recipe)
+                scan_backend(recipe, ranks)
                 ensure_store(recipe.data)
         except Exception as error:
             failure = error

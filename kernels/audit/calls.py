@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 NOMINAL_MULTIPROCESSORS = 108  # an A100
+USUAL_DSTATE = 16
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Call:
     learnable_correction: bool = False
     correction: str = "equation"
     processors: int = NOMINAL_MULTIPROCESSORS
+    lanes: int = 32  # of a warp: 64 on AMD's CDNA
 
     @property
     def label(self) -> str:
@@ -31,4 +33,5 @@ class Call:
         words += ["learnable R"] if self.learnable_correction else []
         words += [] if self.correction == "equation" else [f"correction {self.correction}"]
         words += [] if self.processors == NOMINAL_MULTIPROCESSORS else [f"{self.processors} multiprocessors"]
+        words += [] if self.dstate == USUAL_DSTATE else [f"dstate {self.dstate}"]
         return ", ".join(words)

@@ -1,46 +1,158 @@
-"""Which kernels a call of the Triton backend launches, as Triton's launcher would specialise them.
+"""What a call of the Triton backend launches, as Triton's launcher would specialise it.
 
-The launches are recorded from the backend itself, run on meta tensors: constants, types, divisibility by 16.
-TRITON_INTERPRET must not be set: Triton reads it when a kernel is defined.
+The launches are recorded from the backend itself, run on meta tensors: kernels with their constants, types, alignment,
+grid and integers, and torch's own kernels (sums, copies, casts) beside them. TRITON_INTERPRET must not be set: Triton
+reads it when a kernel is defined.
+
+    launches_of(call)   what forward and backward of a described call launch
+    recorded()          what any code launches: `with recorded() as found: ...` on meta tensors
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from geomano_hpc.kernels.audit.calls import Call
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.orders import order_set
-from geomano_hpc.kernels.triton import scan as triton_scan
-from geomano_hpc.kernels.triton.backward import backward_kernel
-from geomano_hpc.kernels.triton.backward_grid import grid_backward_kernel
-from geomano_hpc.kernels.triton.blocks import backward_blocks, forward_blocks
-from geomano_hpc.kernels.triton.chunks import combine_kernel
-from geomano_hpc.kernels.triton.forward import forward_kernel
+from geomano_hpc.kernels.triton import launching
 
-KERNELS = {
-    kernel.__name__: kernel for kernel in (forward_kernel, combine_kernel, backward_kernel, grid_backward_kernel)
-}
-_TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+_TYPES = {
+    torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32", torch.int64: "i64",
+}  # fmt: skip
+# Of torch, what only makes room or looks at a tensor in another way, besides views.
+_FREE = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_reshape_alias", "set_", "detach")
+_NEAR = 2**31 - 1  # bytes of a tensor to which AMD's kernels take 32-bit offsets
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel as the launcher would specialise it."""
+    """One kernel as the launcher would specialise it: equal variants are compiled once."""
 
-    step: str  # of the call: "forward", "backward", "chunk sweep", ...
+    module: str
     kernel: str
     signature: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, Any], ...]
-    divisible: tuple[str, ...]
-    threads: int
+    divisible: tuple[str, ...]  # arguments that are known to be divisible by 16
+    near: tuple[str, ...]  # tensors of less than 2 GB
+    options: tuple[tuple[str, Any], ...]  # num_warps, num_stages, enable_fp_fusion
+
+    @property
+    def warps(self) -> int:
+        return int(dict(self.options).get("num_warps", 4))
 
 
-def variants_of(call: Call) -> list[Variant]:
-    """What a call launches, each kernel once."""
+@dataclass(frozen=True)
+class Launch:
+    """`integers` by the position among the arguments that are no constants, as the compiled kernel takes them."""
+
+    part: str  # "forward" or "backward"
+    variant: Variant
+    grid: tuple[int, ...]
+    integers: Mapping[int, int]
+    names: Mapping[str, int] = field(default_factory=dict)  # the integers by name
+
+    @property
+    def programs(self) -> int:
+        sizes = [*self.grid, 1, 1]
+        return sizes[0] * sizes[1] * sizes[2]
+
+    @property
+    def step(self) -> str:
+        """The kernel, with the modes that tell its roles apart."""
+        modes = [name.lower() for name, value in self.variant.constants if value is True]
+        return " ".join([self.variant.kernel, *modes])
+
+
+@dataclass
+class Recorded:
+    launches: list[Launch] = field(default_factory=list)
+    torch_kernels: list[tuple[str, str]] = field(default_factory=list)  # part and name of the operator
+
+    def of(self, part: str) -> "Recorded":
+        return Recorded(
+            [launch for launch in self.launches if launch.part == part],
+            [kernel for kernel in self.torch_kernels if kernel[0] == part],
+        )
+
+    @property
+    def count(self) -> int:
+        """Launches, torch's own included."""
+        return len(self.launches) + len(self.torch_kernels)
+
+    @property
+    def variants(self) -> list[Variant]:
+        """Each once."""
+        return list(dict.fromkeys(launch.variant for launch in self.launches))
+
+
+def starts_kernel(operator: Any) -> bool:
+    """Whether an operator of torch does more than to make room or to look at a tensor in another way."""
+    view = any(r.alias_info is not None and not r.alias_info.is_write for r in operator._schema.returns)
+    return not view and operator.overloadpacket.__name__ not in _FREE
+
+
+class _TorchKernels(TorchDispatchMode):
+    """Operators of torch that start a kernel on a GPU."""
+
+    def __init__(self, found: Recorded, part: list[str]) -> None:
+        super().__init__()
+        self.found, self.part = found, part
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if starts_kernel(operator):
+            self.found.torch_kernels.append((self.part[0], operator.overloadpacket.__name__))
+        return operator(*args, **(kwargs or {}))
+
+
+@contextmanager
+def recorded(part: list[str] | None = None) -> Iterator[Recorded]:
+    """Record instead of launching. `part` is a list of one name, which the caller may change on the way."""
+    found, part = Recorded(), part or ["forward"]
+
+    def listen(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        found.launches.append(specialised(part[0], kernel, grid, arguments, constants))
+
+    launch = launching.launch
+    launching.launch = listen
+    try:
+        with _TorchKernels(found, part):
+            yield found
+    finally:
+        launching.launch = launch
+
+
+def launches_of(call: Call) -> Recorded:
+    """What forward and backward of a call launch."""
+    from geomano_hpc.kernels.triton import scan as triton_scan
+
+    inputs, settings = meta_inputs(call)
+    part = ["forward"]
+    with nominal_gpu(call), recorded(part) as found:
+        _, carries = triton_scan.forward(inputs, settings, True)
+        part[0] = "backward"
+        triton_scan.backward(torch.empty_like(inputs.x), inputs, settings, carries, call.learnable_correction)
+    return found
+
+
+@contextmanager
+def nominal_gpu(call: Call) -> Iterator[None]:
+    """The backend plans a call on meta tensors for the GPU of the call: so many multiprocessors, and lanes of a warp."""
+    from geomano_hpc.kernels.triton import plan
+
+    gpu = plan.gpu_of
+    plan.gpu_of = lambda tensor: plan.GPU(call.processors, call.lanes)
+    try:
+        yield
+    finally:
+        plan.gpu_of = gpu
+
+
+def meta_inputs(call: Call) -> tuple[ScanInputs, ScanSettings]:
     dtype: torch.dtype = getattr(torch, call.dtype)
     settings = ScanSettings(
         order_set(call.orders), call.kind, "equation" if call.correction == "none" else call.correction
@@ -57,52 +169,48 @@ def variants_of(call: Call) -> list[Variant]:
         meta(*grid, E, dtype=dtype), dt, meta(K, E, N), B, C, meta(K, E),
         None if call.correction == "none" else meta(K, E, N), meta(K, E), meta(K, E, rank) if call.low_rank else None,
     )  # fmt: skip
-    sizes = (*grid, E, rank if call.low_rank else 0, call.kind, call.processors, dtype.itemsize, N)
-    with _recorded() as launches:
-        _, carries = triton_scan.forward(inputs, settings, True, _blocks=forward_blocks(*sizes))
-        blocks = backward_blocks(*sizes)
-        triton_scan.backward(inputs.x, inputs, settings, carries, call.learnable_correction, _blocks=blocks)
-    return list(dict.fromkeys(_specialised(kernel, arguments) for kernel, arguments in launches))
+    return inputs, settings
 
 
-@contextmanager
-def _recorded() -> Iterator[list[tuple[Any, dict[str, Any]]]]:
-    launches: list[tuple[Any, dict[str, Any]]] = []
-    launch = triton_scan._launch
-    triton_scan._launch = lambda kernel, grid, arguments: launches.append((kernel, arguments))
-    try:
-        yield launches
-    finally:
-        triton_scan._launch = launch
-
-
-def _specialised(kernel: Any, arguments: dict[str, Any]) -> Variant:
-    signature, constants, divisible = [], [], []
-    constexprs = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
-    fixed = {parameter.name for parameter in kernel.params if parameter.do_not_specialize}
-    for parameter in kernel.arg_names:
-        value = arguments[parameter]
+def specialised(
+    part: str, kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: Mapping[str, Any]
+) -> Launch:
+    """A launch as Triton's launcher sees it: what it makes constants of (1, None), and what is divisible by 16."""
+    signature: list[tuple[str, str]] = []
+    fixed: list[tuple[str, Any]] = []
+    divisible, near, integers, names = [], [], {}, {}
+    position, given = 0, iter(arguments)
+    for parameter in kernel.params:
+        name = parameter.name
+        if parameter.is_constexpr:
+            value = constants[name] if name in constants else parameter.default
+            signature.append((name, "constexpr"))
+            fixed.append((name, value))
+            continue
+        value = next(given)
+        aligns = not (parameter.do_not_specialize or parameter.do_not_specialize_on_alignment)
+        if value is None or (type(value) is int and value == 1 and not parameter.do_not_specialize):
+            signature.append((name, "constexpr"))
+            fixed.append((name, value))
+            continue
         if isinstance(value, torch.Tensor):
-            signature.append((parameter, f"*{_TYPES[value.dtype]}"))
-            if value.storage_offset() * value.element_size() % 16 == 0:
-                divisible.append(parameter)
-        elif parameter in constexprs or (value == 1 and parameter not in fixed):
-            signature.append((parameter, "constexpr"))
-            constants.append((parameter, value))
+            signature.append((name, f"*{_TYPES[value.dtype]}"))
+            if aligns and value.storage_offset() * value.element_size() % 16 == 0:
+                divisible.append(name)
+            if not parameter.do_not_specialize and value.untyped_storage().size() <= _NEAR:
+                near.append(name)
+        elif isinstance(value, float):
+            signature.append((name, "fp32"))
         else:
-            signature.append((parameter, "i32" if abs(value) < 2**31 else "i64"))
-            if value % 16 == 0 and parameter not in fixed:
-                divisible.append(parameter)
-    threads = 32 * arguments["num_warps"]  # meta tensors are planned as for NVIDIA
-    step = _step(kernel, arguments)
-    return Variant(step, kernel.__name__, tuple(signature), tuple(constants), tuple(divisible), threads)
-
-
-def _step(kernel: Any, arguments: dict[str, Any]) -> str:
-    if kernel is combine_kernel:
-        return "combine chunks"
-    if kernel is not forward_kernel:
-        return "backward"
-    if arguments["OUTPUT"]:
-        return "forward"
-    return ("adjoint " if arguments["ADJOINT"] else "") + ("chunk sweep" if arguments["ENDS"] else "carries sweep")
+            signature.append((name, "i32" if abs(value) < 2**31 else "i64"))
+            integers[position] = names[name] = int(value)
+            if aligns and value % 16 == 0:
+                divisible.append(name)
+        position += 1
+    options = {name: value for name, value in constants.items() if name not in {p.name for p in kernel.params}}
+    function = kernel.fn
+    variant = Variant(
+        function.__module__, function.__name__, tuple(signature), tuple(fixed), tuple(divisible), tuple(near),
+        tuple(sorted(options.items())),
+    )  # fmt: skip
+    return Launch(part, variant, tuple(grid), integers, names)

@@ -1,218 +1,353 @@
-"""What the launches of one Triton scan share: tensors as strides in scan order, tiles, chunks and buffers of carries.
+"""What the launches of a scan are, made once per shape: grids, integers, constants and the sizes of buffers.
 
+A call then only makes its buffers and hands them to the kernels: Python's share of a call is small.
 Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of the time step.
 """
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-import triton
 
 from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
-from geomano_hpc.kernels.orders import ScanOrder
-from geomano_hpc.kernels.triton.blocks import NOMINAL_MULTIPROCESSORS, Blocks, warps
+from geomano_hpc.kernels.triton import sums
+from geomano_hpc.kernels.triton.blocks import (
+    NOMINAL_MULTIPROCESSORS,
+    SCHEDULERS,
+    Blocks,
+    chunk_count,
+    wave,
+)
+from geomano_hpc.kernels.triton.grid_backward import scratch_size
+
+_COMPILER = {"num_stages": 1, "enable_fp_fusion": True}
+_LARGEST = 2**31 - 1  # offsets inside a sample are 32 bit
+CARRIES_BYTES = 2**30  # of the edges that a 2d backward makes at a time: larger batches are taken in slices
 
 
-class Walk(NamedTuple):
-    """A tensor as a kernel sees it: from the corner where the traversal starts, with steps that may be negative."""
+class Launch(NamedTuple):
+    """One launch of a kernel, apart from its tensors."""
 
-    corner: torch.Tensor
-    b: int
-    i: int
-    j: int
-
-    def steps(self, name: str) -> dict[str, int]:
-        return {f"{name}_b": self.b, f"{name}_i": self.i, f"{name}_j": self.j}
-
-    def arguments(self, name: str) -> dict[str, Any]:
-        return {name: self.corner} | self.steps(name)
+    grid: tuple[int, ...]
+    integers: tuple[int, ...]
+    constants: dict[str, Any]
 
 
-def walk(tensor: torch.Tensor, order: ScanOrder, grid_axis: int = 1) -> Walk:
-    """Traverse_d of Algorithm 1 as strides. The batch axis is in front of the grid's two."""
-    batch_step, row_step, column_step = tensor.stride()[grid_axis - 1 : grid_axis + 2]
-    corner = tensor
-    if order.rows_backwards:
-        corner = corner.narrow(grid_axis, tensor.shape[grid_axis] - 1, 1)
-        row_step = -row_step
-    if order.columns_backwards:
-        corner = corner.narrow(grid_axis + 1, tensor.shape[grid_axis + 1] - 1, 1)
-        column_step = -column_step
-    i, j = (column_step, row_step) if order.column_major else (row_step, column_step)
-    return Walk(corner, batch_step, i, j)
+class Shape(NamedTuple):
+    """Everything that launches depend on."""
 
-
-class Cut(NamedTuple):
-    """A traversal in chunks of tiles (1d) or of rows of tiles (2d), which may begin before the grid does."""
-
-    order: ScanOrder
-    rows: int  # of the turned grid
-    columns: int
-    tile_h: int
-    tile_w: int
-    chunks: int
-    per_chunk: int
-    lead_i: int
-    lead_j: int
-    two_d: bool
-    every: int = 1  # tiles side by side in one of a backward
+    kind: str
+    correction: int  # 0 none, 1 equation, 2 state
+    orders: tuple[int, ...]  # their codes
+    batch: int
+    height: int
+    width: int
+    channels: int
+    dstate: int
+    rank: int  # 0: a full dt
+    dt_row: int  # elements from a point of dt to the next, and from a direction to the next
+    dt_direction: int
+    B_row: int
+    B_direction: int
+    multiprocessors: int
+    blocks: Blocks
 
     @property
-    def tiles_w(self) -> int:
-        return self.every * triton.cdiv(self.columns + self.lead_j, self.every * self.tile_w) if self.two_d else 1
+    def packed_orders(self) -> int:
+        return sum(code << (3 * k) for k, code in enumerate(self.orders))
 
     @property
-    def carry_columns(self) -> int:
-        """States that pass from a chunk to the next, per dstate and channel."""
-        return self.tiles_w * self.tile_w if self.two_d else 1
+    def points(self) -> int:
+        return self.height * self.width
 
     @property
-    def tiles(self) -> int:
-        """Of a grid."""
-        return triton.cdiv(self.rows, self.tile_h) * self.tiles_w
+    def longest(self) -> int:
+        return max(self.height, self.width)
 
     @property
-    def length(self) -> int:
-        """Tiles (1d) or rows of tiles (2d), with those of the last chunk that may lie outside."""
-        return self.chunks * self.per_chunk
+    def samples(self) -> int:
+        """Of all directions."""
+        return len(self.orders) * self.batch
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        return {
-            "HT": self.rows, "WT": self.columns, "chunks": self.chunks, "per_chunk": self.per_chunk,
-            "lead_i": self.lead_i, "lead_j": self.lead_j, "TH": self.tile_h, "TW": self.tile_w, "EVERY": self.every,
-        }  # fmt: skip
+    def steps(self) -> tuple[int, int, int, int]:
+        return self.dt_row, self.dt_direction, self.B_row, self.B_direction
+
+    def constants(self, warps: int, **more: Any) -> dict[str, Any]:
+        return {"N": self.dstate, "num_warps": warps, **_COMPILER, **more}
 
 
-class Plan:
-    """The shapes of one call, and what they mean for a launch."""
+class SequenceForward(NamedTuple):
+    """Sweep (None: one chunk), main pass, and the elements of their buffers."""
 
-    def __init__(self, inputs: ScanInputs, settings: ScanSettings):
-        if inputs.x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise BackendError(f"the triton scan takes float32, bfloat16 and float16, not {inputs.x.dtype}")
-        activations = ("dt", "B", "C")  # the kernels take their strides; x is packed as y is, and so are parameters
-        self.inputs = ScanInputs._make(
-            None if t is None else unit_last_stride(t) if name in activations else t.contiguous()
-            for name, t in inputs._asdict().items()
+    sweep: Launch | None
+    main: Launch
+    kept: int
+    ends: int
+    span: int
+    scratch: int
+
+
+class SequenceBackward(NamedTuple):
+    sweep: Launch | None
+    main: Launch
+    sums: Launch
+    ends: int
+    span: int
+    sweep_scratch: int
+    scratch: int
+    over_channels: int
+    of_parameters: int
+
+
+class GridForward(NamedTuple):
+    main: Launch
+    handed: int
+
+
+class GridBackward(NamedTuple):
+    states: Launch
+    adjoint: Launch
+    main: Launch
+    sums: Launch
+    hor: int
+    ver: int
+    back_hor: int
+    handed: int
+    adjoint_handed: int
+    scratch: int
+    over_channels: int
+    of_parameters: int
+
+
+@lru_cache(maxsize=512)
+def sequence_forward(shape: Shape, keep: bool) -> SequenceForward:
+    blocks, E, N = shape.blocks, shape.channels, shape.dstate
+    widths = cdiv(E, blocks.lanes)
+    tiles = cdiv(shape.points, blocks.forward_tile)
+    chunks, per_chunk = _chunks(shape, widths * shape.samples, tiles, again=0.75)
+    programs = shape.samples * chunks * widths
+    sizes = (shape.batch, shape.height, shape.width, E, shape.packed_orders, *shape.steps)
+    integers = (*sizes, chunks, per_chunk, 0)
+    tile = {"P": blocks.forward_tile, "BE": blocks.lanes, "SEQUENCE_TILE": blocks.backward_tile}
+    constants = shape.constants(1, RANK=shape.rank, **tile)
+    main = {**constants, "CORRECTION": shape.correction, "SWEEP": 0, "KEEP": keep}
+    sweep = {**constants, "CORRECTION": 0, "SWEEP": 1, "KEEP": False}
+    return SequenceForward(
+        Launch((programs,), integers, sweep) if chunks > 1 else None,
+        Launch((programs,), integers, main),
+        kept=kept_size(shape) if keep else 0,
+        ends=shape.samples * chunks * N * E,
+        span=shape.samples * chunks * E,
+        scratch=programs * (3 * N + shape.rank) * blocks.lanes,
+    )
+
+
+@lru_cache(maxsize=512)
+def sequence_backward(shape: Shape, needs_R: bool) -> SequenceBackward:
+    blocks, E, N, rank = shape.blocks, shape.channels, shape.dstate, shape.rank
+    width = blocks.backward_channels if blocks.lanes < E else blocks.lanes
+    wide = cdiv(E, width)
+    tiles = cdiv(shape.points, blocks.forward_tile)
+    chunks, per_chunk = _chunks(shape, wide * shape.samples, tiles, again=0.3)
+    integers = (shape.batch, shape.height, shape.width, E, shape.packed_orders, *shape.steps, chunks, per_chunk, 0)
+    sweep = shape.constants(1, RANK=rank, CORRECTION=0, SWEEP=2, KEEP=False, P=blocks.forward_tile, BE=blocks.lanes)
+    sweep |= {"SEQUENCE_TILE": blocks.backward_tile}
+    sweep_programs = shape.samples * chunks * cdiv(E, blocks.lanes)
+    programs = shape.samples * chunks * wide
+    main = shape.constants(
+        1, RANK=rank, CORRECTION=shape.correction, NEEDS_R=needs_R, P=blocks.backward_tile, BE=width, LANES=blocks.lanes
+    )
+    slots = cdiv(shape.points, blocks.backward_tile) * blocks.backward_tile
+    ranks = cdiv(rank, blocks.lanes // blocks.backward_tile) * (blocks.lanes // blocks.backward_tile)
+    parts = shape.batch * chunks
+    return SequenceBackward(
+        Launch((sweep_programs,), integers, sweep) if chunks > 1 else None,
+        Launch((programs,), (shape.batch, len(shape.orders), *integers[1:]), main),
+        _sums(shape, needs_R, wide, parts, slots, strip=0),
+        ends=shape.samples * chunks * N * E,
+        span=shape.samples * chunks * E,
+        sweep_scratch=sweep_programs * (3 * N + rank) * blocks.lanes,
+        scratch=programs * (5 * N + 2 * ranks) * width,
+        over_channels=shape.samples * wide * (2 * N + rank) * slots,
+        of_parameters=len(shape.orders) * parts * (2 * N + 2 + rank) * E,
+    )
+
+
+@lru_cache(maxsize=512)
+def grid_forward(shape: Shape) -> GridForward:
+    blocks = shape.blocks
+    lanes = wave(shape.dstate, blocks.lanes, most=8 if shape.dstate > 32 else 4)
+    widths = cdiv(shape.channels, lanes.channels)
+    programs = shape.samples * widths
+    constants = _wave_constants(shape, lanes, CORRECTION=shape.correction)
+    row = lanes.groups * lanes.dstates * lanes.channels
+    handed = programs * (shape.longest + 4 * blocks.strips) * row
+    return GridForward(Launch((programs,), _wave_integers(shape, widths), constants), handed)
+
+
+@lru_cache(maxsize=512)
+def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
+    blocks, E, N, rank = shape.blocks, shape.channels, shape.dstate, shape.rank
+    strips, tiles = cdiv(shape.longest, blocks.strip_rows), cdiv(shape.longest, blocks.part)
+    width = blocks.lanes
+    wide = cdiv(E, width)
+    programs = shape.samples * wide * strips
+    segments = blocks.chunks or chunk_count(programs, tiles, SCHEDULERS * shape.multiprocessors, again=0.0)
+    segment_tiles = max(cdiv(tiles, segments), cdiv(blocks.strips, blocks.part))
+    segments = cdiv(tiles, segment_tiles)
+    programs *= segments
+
+    lanes = wave(N, blocks.lanes)
+    widths = cdiv(E, lanes.channels)
+    sweeps = shape.samples * widths
+    integers = _wave_integers(shape, widths)
+    carried = _wave_constants(shape, lanes, SIDE=blocks.part, WIDE=width)
+    row = lanes.groups * lanes.dstates * lanes.channels
+    every = segment_tiles * blocks.part
+    main = shape.constants(
+        1, LOW_RANK=rank > 0, CORRECTION=shape.correction, NEEDS_R=needs_R, STRIP=blocks.strip_rows, BE=width
+    )
+    slots = strips * tiles * blocks.strip_rows * blocks.part
+    parts = shape.batch * strips * segments
+    sizes = (len(shape.orders), shape.batch, shape.height, shape.width, E, rank, *shape.steps)
+    edges = shape.samples * wide * strips * N * width
+    return GridBackward(
+        Launch((sweeps,), (*integers, blocks.part, tiles), {**carried, "ADJOINT": False}),
+        Launch((sweeps,), (*integers, every, segments), {**carried, "ADJOINT": True}),
+        Launch(
+            (strips * segments, wide, shape.samples), (shape.packed_orders, *sizes, segments, segment_tiles, 0), main
+        ),
+        _sums(shape, needs_R, wide, parts, slots, strip=blocks.strip_rows),
+        hor=edges * tiles * blocks.strip_rows,
+        ver=edges * tiles * blocks.part,
+        back_hor=edges * segments * blocks.strip_rows,
+        handed=sweeps * (shape.longest + (3 * blocks.part + 1) * blocks.strips) * row,
+        adjoint_handed=sweeps * (shape.longest + 4 * blocks.strips) * row,
+        scratch=programs * scratch_size(N, rank, blocks.strip_rows, width),
+        over_channels=shape.samples * wide * (2 * N + rank) * slots,
+        of_parameters=len(shape.orders) * parts * (2 * N + 2 + rank) * E,
+    )
+
+
+@lru_cache(maxsize=512)
+def sum_of_directions(shape: Shape) -> Launch:
+    programs = sums.direction_programs(shape.batch * shape.points * shape.channels)
+    integers = (shape.batch, shape.points, shape.channels, len(shape.orders))
+    return Launch((programs,), integers, {"ELEMENTS": sums.ELEMENTS, "num_warps": sums.WARPS, **_COMPILER})
+
+
+def kept_size(shape: Shape) -> int:
+    """Elements of the states that a 1d forward keeps: one [N, E] per direction, sample and tile of the backward."""
+    return shape.samples * cdiv(shape.points, shape.blocks.backward_tile) * shape.dstate * shape.channels
+
+
+def batch_slice(shape: Shape) -> int:
+    """Samples whose carries of a 2d backward fit into what they may take."""
+    plan = grid_backward(shape._replace(batch=1), True)
+    return max(1, CARRIES_BYTES // (4 * (plan.hor + 2 * plan.ver + plan.back_hor)))
+
+
+def packed(inputs: ScanInputs, settings: ScanSettings) -> ScanInputs:
+    """The tensors as the kernels take them: x and parameters contiguous, dt, B and C in rows of points."""
+    if inputs.x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise BackendError(f"the triton scan takes float32, bfloat16 and float16, not {inputs.x.dtype}")
+    if inputs.A.shape[-1] > 64:
+        raise BackendError(f"the triton scan takes up to 64 dstates, not {inputs.A.shape[-1]}; take backend 'torch'")
+    x, dt, A, B, C, D, R, bias, weight = inputs
+    dt, B, C = _in_rows(dt), _in_rows(B), _in_rows(C)
+    if B.stride() != C.stride():  # the kernels find both by the same offsets
+        B, C = B.contiguous(), C.contiguous()
+    points = x.shape[1] * x.shape[2]
+    if points * max(x.shape[-1], dt.stride(2), B.stride(2)) > _LARGEST:
+        raise BackendError(
+            f"the triton scan takes samples of up to 2^31 numbers; one of {tuple(x.shape[1:])} with its projections "
+            "has more: take a larger patch, or backend 'torch'"
         )
-        if self.inputs.B.stride() != self.inputs.C.stride():  # the kernels find both by the same offsets
-            self.inputs = self.inputs._replace(B=self.inputs.B.contiguous(), C=self.inputs.C.contiguous())
-        self.settings = settings
-        self.batch, self.height, self.width, self.channels = inputs.x.shape
-        self.dstate = inputs.A.shape[-1]
-        self.rank = 0 if inputs.dt_weight is None else inputs.dt_weight.shape[-1]
-        self.two_d = settings.kind == "2d"
-        self.correction = 0 if inputs.R is None else {"equation": 1, "state": 2}[settings.correction]
-        self.dstate_block = max(2, triton.next_power_of_2(self.dstate))
-
-    @property
-    def sizes(self) -> tuple[int, int, int, int, int, str, int, int, int]:
-        """What block sizes depend on."""
-        x = self.inputs.x
-        shape = (self.batch, self.height, self.width, self.channels, self.rank)
-        return (*shape, self.settings.kind, _multiprocessors(x), x.element_size(), self.dstate)
-
-    def forth(self, order: ScanOrder, blocks: Blocks) -> Cut:
-        """The traversal of Algorithm 2."""
-        rows, columns = self._turned(order)
-        length = triton.cdiv(rows, blocks.tile_h) if self.two_d else triton.cdiv(rows * columns, blocks.positions)
-        chunks, per_chunk = _chunks(length, blocks)
-        return Cut(order, rows, columns, blocks.tile_h, blocks.tile_w, chunks, per_chunk, 0, 0, self.two_d)
-
-    def back(self, order: ScanOrder, blocks: Blocks) -> Cut:
-        """The traversal of the adjoint states of a sequence, from its end.
-
-        Its tiles are those of `forth`, so what the last of them has too much comes first here.
-        """
-        forth = self.forth(order, blocks)
-        lead = forth.length * blocks.positions - forth.rows * forth.columns
-        opposite = ScanOrder(order.column_major, not order.rows_backwards, not order.columns_backwards)
-        return forth._replace(order=opposite, lead_j=lead)
-
-    def strips(self, order: ScanOrder, blocks: Blocks, adjoint: bool) -> Cut:
-        """The traversal of a grid that leaves the carries into the tiles of a backward: of the states, or of the
-        adjoint states from the end, transposed, since they take columns before rows.
-
-        It is one chunk, or each row of tiles is a chunk.
-        """
-        rows, columns = self._turned(order)
-        height, width, lead_i, lead_j = blocks.tile_h, blocks.tile_w, 0, 0
-        if adjoint:
-            order = ScanOrder(not order.column_major, not order.rows_backwards, not order.columns_backwards)
-            rows, columns, height, width = columns, rows, width, height
-            # The tiles are the same, so what the last of them has too much comes first here.
-            lead_i, lead_j = -rows % height, -columns % width
-        narrow = min(width, max(1, blocks.sweep_positions // height)) if blocks.sweep_positions else width
-        length = triton.cdiv(rows, height)
-        chunks, per_chunk = (length, 1) if blocks.chunks > 1 else (1, length)
-        return Cut(order, rows, columns, height, narrow, chunks, per_chunk, lead_i, lead_j, True, width // narrow)
-
-    def arguments(self, k: int, blocks: Blocks) -> dict[str, Any]:
-        """What the kernels take of direction k, apart from activations and their order."""
-        inputs = self.inputs
-        return {
-            "A": inputs.A[k], "D": inputs.D[k], "bias": inputs.dt_bias[k],
-            # A pointer that a kernel without this term never follows.
-            "R": inputs.A[k] if inputs.R is None else inputs.R[k],
-            "weight": inputs.A[k] if inputs.dt_weight is None else inputs.dt_weight[k],
-            "E": self.channels, "N": self.dstate, "blocks": triton.cdiv(self.channels, blocks.channels),
-            "CORRECTION": self.correction, "RANK": self.rank, "RANK_BLOCK": max(16, triton.next_power_of_2(self.rank)),
-            "BE": blocks.channels, "N_BLOCK": self.dstate_block, "EVEN": self.channels % blocks.channels == 0,
-            # One stage: a pipelined loop would read the next tile's carry before this tile has written it.
-            "num_warps": warps(blocks.threads, 64 if torch.version.hip else 32), "num_stages": 1,
-        }  # fmt: skip
-
-    def rows_of_points(self, k: int, blocks: Blocks) -> dict[str, Any]:
-        """`arguments` and activations as the backward takes them: rows of points, and channel blocks in bundles."""
-        dt, B, C = (t[..., k, :].flatten(0, 2) for t in (self.inputs.dt, self.inputs.B, self.inputs.C))
-        arguments = self.arguments(k, blocks)
-        del arguments["RANK_BLOCK"]
-        return arguments | {
-            "x": self.inputs.x, "dt": dt, "B": B, "C": C, "dt_row": dt.stride(0), "B_row": B.stride(0),
-            "blocks": triton.cdiv(self.channels, blocks.program_channels), "bundle": blocks.bundle,
-        }  # fmt: skip
-
-    def activations(self, k: int, order: ScanOrder) -> dict[str, Any]:
-        arguments = walk(self.inputs.x, order).arguments("x")
-        for name in ("dt", "B"):
-            arguments |= walk(getattr(self.inputs, name)[..., k, :], order).arguments(name)
-        return arguments | {"C": walk(self.inputs.C[..., k, :], order).corner}
-
-    def empty(self, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=torch.float32, device=self.inputs.x.device)
-
-    def carry_buffers(self, cut: Cut, keep: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """P_hor into every tile of a backward (with keep) and P_ver; of a sequence what enters chunks, as P_ver."""
-        if not cut.two_d:
-            ver = self.empty(self.batch, cut.chunks, self.dstate, self.channels)
-            return ver, ver
-        ver_slots = cut.per_chunk if keep else 2
-        ver = self.empty(self.batch, cut.chunks, ver_slots, self.dstate, cut.carry_columns, self.channels)
-        if not keep:
-            return ver, ver
-        tiles = cut.per_chunk * cut.tiles_w // cut.every
-        return self.empty(self.batch, cut.chunks, tiles, self.dstate, cut.tile_h, self.channels), ver
-
-    def grid(self, cut: Cut, blocks: Blocks) -> tuple[int]:
-        return (self.batch * cut.chunks * triton.cdiv(self.channels, blocks.channels),)
-
-    def _turned(self, order: ScanOrder) -> tuple[int, int]:
-        return (self.width, self.height) if order.column_major else (self.height, self.width)
+    R = None if R is None else R.contiguous()
+    weight = None if weight is None else weight.contiguous()
+    return ScanInputs(x.contiguous(), dt, A.contiguous(), B, C, D.contiguous(), R, bias.contiguous(), weight)
 
 
-def unit_last_stride(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+def shape_of(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks | None) -> Shape:
+    """Of packed inputs."""
+    x, dt, B = inputs.x, inputs.dt, inputs.B
+    _, _, dt_row, dt_direction, _ = dt.stride()
+    _, _, B_row, B_direction, _ = B.stride()
+    gpu = gpu_of(x)
+    return Shape(
+        settings.kind,
+        0 if inputs.R is None else _CORRECTIONS[settings.correction],
+        tuple(order.code for order in settings.orders),
+        *x.shape,
+        inputs.A.shape[-1],
+        0 if inputs.dt_weight is None else inputs.dt_weight.shape[-1],
+        dt_row,
+        dt_direction,
+        B_row,
+        B_direction,
+        gpu.multiprocessors,
+        Blocks(lanes=gpu.lanes) if blocks is None else blocks,
+    )
 
 
-def _chunks(length: int, blocks: Blocks) -> tuple[int, int]:
-    """Chunks of equal size, no more than asked for, and their size."""
-    per_chunk = triton.cdiv(length, blocks.chunks)
-    return triton.cdiv(length, per_chunk), per_chunk
+_CORRECTIONS = {"equation": 1, "state": 2}
 
 
-def _multiprocessors(tensor: torch.Tensor) -> int:
-    """Of the GPU that holds the tensor; nominal where there is none."""
-    if not tensor.is_cuda:
-        return NOMINAL_MULTIPROCESSORS
-    return torch.cuda.get_device_properties(tensor.device).multi_processor_count
+class GPU(NamedTuple):
+    multiprocessors: int
+    lanes: int  # of a warp
+
+
+def gpu_of(tensor: torch.Tensor) -> GPU:
+    """The GPU that holds a tensor; a nominal one where there is none."""
+    return _gpu(tensor.device.type, tensor.device.index)
+
+
+@lru_cache
+def _gpu(kind: str, index: int | None) -> GPU:
+    if kind != "cuda" or not torch.cuda.is_available():
+        return GPU(NOMINAL_MULTIPROCESSORS, 32)
+    found = torch.cuda.get_device_properties(index)
+    return GPU(found.multi_processor_count, getattr(found, "warp_size", 32))
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _chunks(shape: Shape, programs: int, tiles: int, again: float) -> tuple[int, int]:
+    """Chunks of a sequence, and the steps of each."""
+    wanted = shape.blocks.chunks or chunk_count(programs, tiles, SCHEDULERS * shape.multiprocessors, again)
+    each = cdiv(tiles, wanted)
+    return cdiv(tiles, each), each * shape.blocks.forward_tile
+
+
+def _wave_integers(shape: Shape, widths: int) -> tuple[int, ...]:
+    return (shape.packed_orders, shape.height, shape.width, shape.channels, shape.batch, widths, *shape.steps)
+
+
+def _wave_constants(shape: Shape, lanes: Any, **more: Any) -> dict[str, Any]:
+    sizes = {"TH": shape.blocks.strip_rows, "S": shape.blocks.strips}
+    sizes |= {"G": lanes.groups, "M": lanes.dstates, "BE": lanes.channels}
+    return shape.constants(shape.blocks.strips, RANK=shape.rank, **sizes, **more)
+
+
+def _sums(shape: Shape, needs_R: bool, wide: int, parts: int, slots: int, strip: int) -> Launch:
+    E, N, rank, K = shape.channels, shape.dstate, shape.rank, len(shape.orders)
+    first_position, first_dx, programs = sums.gradient_programs(K, shape.batch, shape.points, E, N, rank, slots)
+    sizes = (shape.packed_orders, K, shape.batch, shape.height, shape.width, E, N, rank)
+    constants = {
+        "LOW_RANK": rank > 0, "NEEDS_R": needs_R, "STRIP": strip, "SIDE": shape.blocks.part,
+        "ELEMENTS": sums.ELEMENTS, "SLOTS": sums.SLOTS, "CHANNELS": sums.CHANNELS, "num_warps": sums.WARPS, **_COMPILER,
+    }  # fmt: skip
+    return Launch((programs,), (*sizes, wide, parts, slots, first_position, first_dx), constants)
+
+
+def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """[B, H, W, K, n] whose points are equally far apart, with n contiguous."""
+    b, i, j, _, last = tensor.stride()
+    _, height, width, _, count = tensor.shape
+    even = (i == width * j or height == 1) and (b == height * width * j or tensor.shape[0] == 1)
+    return tensor if even and (last == 1 or count == 1) else tensor.contiguous()

@@ -45,7 +45,7 @@ if not INTERPRETED:
     # Every kernel in both kinds of scan, low rank, half precision, and what is Triton's own: its scan and its release.
     CHOSEN = (
         "release_that_was_asked_for", "low_rank_dt_and_one_order", "half_precisions", "chunks_of_the_traversal",
-        "bundle_of_blocks", "interpreters_own_scan", "through_the_operator", "every_kernel_ran",
+        "more_rows_than_a_band", "interpreters_own_scan", "through_the_operator", "every_kernel_ran",
     )  # fmt: skip
 
     @pytest.mark.interpreter
@@ -58,13 +58,13 @@ else:
     import triton
     from triton.runtime import interpreter
 
-    from geomano_hpc.bench import recipes
     from geomano_hpc.kernels.audit import traffic
+    from geomano_hpc.kernels.triton import launching, plan
     from geomano_hpc.kernels.triton import scan as triton_scan
-    from geomano_hpc.kernels.triton.blocks import Blocks, backward_blocks, forward_blocks
+    from geomano_hpc.kernels.triton.blocks import Blocks
 
     ALL_ORDERS = tuple(ScanOrder.from_code(code) for code in range(8))
-    SEQUENCE_TILES, GRID_TILES = Blocks(1, 16, 4, bundle=2), Blocks(2, 8, 4, bundle=2, sweep_positions=4)
+    ONE_CHUNK = Blocks(strips=1, chunks=1)  # bands of eight rows
     own_scan = interpreter.ScanOps.generic_scan
 
     def scan_whole_tiles(self: Any, inputs: Any) -> list[Any]:
@@ -93,18 +93,20 @@ else:
         with traffic.patched_once():
             yield
 
-    LAUNCHED: set[tuple[str, int | None]] = set()
+    LAUNCHED: set[tuple[str, Any]] = set()
 
     @pytest.fixture(autouse=True)
     def _launches(monkeypatch: pytest.MonkeyPatch) -> None:
         """Remembered, for the last of the checks."""
-        launch = triton_scan._launch
+        launch = launching.launch
 
-        def remembered(kernel: Any, grid: tuple[int], arguments: dict[str, Any]) -> None:
-            LAUNCHED.add((kernel.fn.__name__, arguments.get("TWO_D", arguments.get("end_slots"))))
-            launch(kernel, grid, arguments)
+        def remembered(
+            kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]
+        ) -> None:
+            LAUNCHED.add((kernel.fn.__name__, constants.get("SWEEP", constants.get("ADJOINT"))))
+            launch(kernel, grid, arguments, constants)
 
-        monkeypatch.setattr(triton_scan, "_launch", remembered)
+        monkeypatch.setattr(launching, "launch", remembered)
 
     @pytest.fixture(autouse=True)
     def _poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -155,8 +157,7 @@ else:
     def run(
         dy: torch.Tensor, inputs: ScanInputs, settings: ScanSettings, blocks: Blocks | None = None
     ) -> tuple[torch.Tensor, ScanInputs]:
-        if blocks is None:
-            blocks = GRID_TILES if settings.kind == "2d" else SEQUENCE_TILES
+        blocks = blocks or ONE_CHUNK
         y, carries = triton_scan.forward(inputs, settings, True, _blocks=blocks)
         assert carries.numel() == triton_scan.carries_size(inputs, settings, blocks)
         return y, triton_scan.backward(dy, inputs, settings, carries, True, _blocks=blocks)
@@ -209,15 +210,25 @@ else:
     def test_odd_sizes(kind: str, height: int, width: int) -> None:
         check(make(height=height, width=width), ScanSettings((ScanOrder.from_code(5),), kind, "equation"))
 
-    @pytest.mark.parametrize("kind", ["1d", "2d"])
-    @pytest.mark.parametrize(("height", "width", "chunks"), [(63, 65, 1), (85, 85, 3)])
-    def test_the_grids_of_the_recipes(kind: str, height: int, width: int, chunks: int) -> None:
-        inputs = make(height=height, width=width, E=2, N=1)
-        blocks = Blocks(16, 32, 2, chunks=chunks) if kind == "2d" else Blocks(1, 256, 2, chunks=chunks)
-        check(inputs, ScanSettings((ScanOrder.from_code(6),), kind, "equation"), blocks=blocks)
+    def test_the_grid_of_the_darcy_recipe_forwards() -> None:
+        """85 rows: three bands, of which the last is not full."""
+        inputs, settings = (
+            make(height=85, width=85, E=2, N=1),
+            ScanSettings((ScanOrder.from_code(6),), "2d", "equation"),
+        )
+        y, _ = triton_scan.forward(inputs, settings, False)
+        expected, _ = reference(inputs.x, inputs, settings)
+        torch.testing.assert_close(y.double(), expected, rtol=0, atol=2e-5 * float(expected.abs().max()))
+
+    @pytest.mark.parametrize(("height", "width"), [(18, 3), (3, 18)])
+    def test_more_rows_than_a_band(height: int, width: int) -> None:
+        """Two strips of eight rows to a band, and a column-major order that has the rows where the other has columns."""
+        orders = (ScanOrder.from_code(2), ScanOrder.from_code(5))
+        inputs = make(height=height, width=width, K=2, E=3)
+        check(inputs, ScanSettings(orders, "2d", "equation"), blocks=Blocks(strips=2, chunks=2))
 
     @pytest.mark.parametrize("kind", ["1d", "2d"])
-    @pytest.mark.parametrize("N", [8, 16, 20])
+    @pytest.mark.parametrize("N", [1, 8, 20, 33])
     def test_dstates(kind: str, N: int) -> None:
         check(make(height=2, width=9, E=4, N=N), ScanSettings((ScanOrder(),), kind, "equation"))
 
@@ -245,10 +256,9 @@ else:
         parameters = inputs._replace(R=inputs.R[:, :1].expand(inputs.R.shape), A=wide)
         assert not parameters.R.is_contiguous()  # type: ignore[union-attr]
         check(parameters, settings)
-        blocks = GRID_TILES if kind == "2d" else SEQUENCE_TILES
         dy = torch.ones(1, 1, 1, 1).expand(inputs.x.shape)
-        _, carries = triton_scan.forward(inputs, settings, True, _blocks=blocks)
-        gradients = triton_scan.backward(dy, inputs, settings, carries, False, _blocks=blocks)
+        _, carries = triton_scan.forward(inputs, settings, True)
+        gradients = triton_scan.backward(dy, inputs, settings, carries, False)
         assert gradients.R is None
         torch.testing.assert_close(gradients.x.double(), reference(dy, inputs, settings)[1].x, rtol=1e-4, atol=1e-4)
 
@@ -264,8 +274,7 @@ else:
         inputs, settings = make(N=1, rank=2), ScanSettings((ScanOrder(),), kind, "equation")
         broken = getattr(inputs, name).clone()
         broken.view(-1)[0] = float("nan")  # the first point, or the first channel
-        blocks = GRID_TILES if kind == "2d" else SEQUENCE_TILES
-        y, _ = triton_scan.forward(inputs._replace(**{name: broken}), settings, False, _blocks=blocks)
+        y, _ = triton_scan.forward(inputs._replace(**{name: broken}), settings, False)
         assert y[..., 0].isnan().any()
 
     @pytest.mark.parametrize("kind", ["1d", "2d"])
@@ -279,32 +288,29 @@ else:
     @pytest.mark.parametrize("kind", ["1d", "2d"])
     @pytest.mark.parametrize(("code", "rank"), [(0, 0), (3, 3), (6, 0)])
     def test_chunks_of_the_traversal(kind: str, code: int, rank: int) -> None:
-        """More than one, of which the last is not full, so that the adjoint sweep starts outside the grid."""
-        inputs, settings = (
-            make(height=7, width=5, E=4, rank=rank),
-            ScanSettings((ScanOrder.from_code(code),), kind, "equation"),
-        )
-        grid_tiles = Blocks(2, 2, 4, chunks=3, sweep_positions=2)
-        check(inputs, settings, blocks=grid_tiles if kind == "2d" else Blocks(1, 8, 4, chunks=2))
-
-    @pytest.mark.parametrize("chunks", [1, 2])
-    def test_a_bundle_of_blocks_and_one_that_is_not_full(chunks: int) -> None:
-        """Two quads of blocks on chip, a last block with half its channels, and a rank in two pieces."""
-        inputs = make(height=3, width=11, E=22, rank=18)
-        blocks = Blocks(1, 8, 4, chunks=chunks, bundle=5)
-        check(inputs, ScanSettings((ScanOrder.from_code(7),), "1d", "state"), blocks=blocks)
+        """Chunks of a sequence and segments of a grid, of which the last is not full."""
+        inputs = make(height=7, width=11, E=4, rank=rank)
+        check(inputs, ScanSettings((ScanOrder.from_code(code),), kind, "equation"), blocks=Blocks(strips=1, chunks=3))
 
     @pytest.mark.parametrize("kind", ["1d", "2d"])
-    def test_chunks_are_composed_in_a_batch_of_blocks(kind: str) -> None:
-        inputs, settings = (
-            make(batch=2, height=4, width=6, N=1, K=2),
-            ScanSettings(ORDER_SETS["sequence"], kind, "equation"),
-        )
-        check(inputs, settings, blocks=Blocks(2, 4, 4, chunks=2) if kind == "2d" else Blocks(1, 8, 4, chunks=3))
+    @pytest.mark.parametrize("rank", [0, 18])
+    def test_several_blocks_of_channels_and_one_that_is_not_full(kind: str, rank: int) -> None:
+        inputs = make(batch=2, height=3, width=5, E=69, N=1, K=2, rank=rank)
+        check(inputs, ScanSettings(ORDER_SETS["sequence"], kind, "state"))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_warps_of_64_lanes(kind: str) -> None:
+        """As AMD's CDNA has them."""
+        inputs = make(height=3, width=9, E=69, rank=3)
+        check(inputs, ScanSettings((ScanOrder(),), kind, "equation"), blocks=Blocks(lanes=64, strips=1, chunks=2))
+
+    def test_a_large_batch_is_taken_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(plan, "CARRIES_BYTES", 1)
+        check(make(batch=3, height=2, width=3, N=1), ScanSettings((ScanOrder(),), "2d", "equation"))
 
     def test_the_interpreters_own_scan(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interpreter.ScanOps, "generic_scan", own_scan)
-        check(make(height=2, width=3, E=2, N=1), ScanSettings((ScanOrder(),), "2d", "equation"), blocks=Blocks(2, 2, 2))
+        check(make(height=2, width=3, E=2, N=1), ScanSettings((ScanOrder(),), "1d", "equation"))
 
     @pytest.mark.parametrize("kind", ["1d", "2d"])
     def test_through_the_operator(kind: str) -> None:
@@ -325,56 +331,13 @@ else:
         with pytest.raises(BackendError, match="float64"):
             triton_scan.forward(inputs, ScanSettings((ScanOrder(),), "1d", "equation"), False)
 
-    @pytest.mark.parametrize(("kind", "low_rank"), [("1d", True), ("1d", False), ("2d", True)])
-    def test_traffic_with_a_full_gpu(kind: str, low_rank: bool) -> None:
-        """x, dt and y are read and written once per direction, whatever N; the total is close to the minimum."""
-        E, N, K, height, width = recipes.scan("darcy").channels, 4, 2, 8, 8
-        rank = recipes.scan("darcy").rank if low_rank else 0
-        inputs = make(height=height, width=width, E=E, N=N, K=K, rank=rank)
-        inputs = inputs._replace(**{name: getattr(inputs, name).clone() for name in ("dt", "B", "C")})
-        settings = ScanSettings(ORDER_SETS["sequence"], kind, "equation")
-        sizes = (256, height, width, E, rank, kind, 108)
-        counted = traffic.count_forward(inputs, settings, forward_blocks(*sizes), keep_carries=False)
-        tensor = 4 * height * width * E
-        assert counted["x"] == (K * tensor, 0)
-        assert counted["y"] == ((K - 1) * tensor, K * tensor)
-        assert rank or counted["dt"] == (K * tensor, 0)
-        assert counted["A"] == (4 * K * E * N, 0)
-        assert traffic.total(counted) <= 1.15 * traffic.minimum_forward(inputs)
-        counted = traffic.count_backward(inputs, settings, backward_blocks(*sizes))
-        assert counted["x"] == ((2 if kind == "2d" else 1) * K * tensor, 0)
-        assert counted["dy"] == (K * tensor, 0)
-        assert counted["dx"] == ((K - 1) * tensor, K * tensor)
-        assert traffic.total(counted) <= 1.15 * traffic.minimum_backward(inputs, settings)
+    @pytest.mark.parametrize("dstate", [65, 96])
+    def test_more_dstates_than_the_kernels_take_are_refused(dstate: int) -> None:
+        with pytest.raises(BackendError, match="64 dstates"):
+            triton_scan.forward(make(N=dstate), ScanSettings((ScanOrder(),), "2d", "equation"), False)
 
-    def test_traffic_of_the_chunks_of_a_grid_that_are_swept_once() -> None:
-        """With a small batch the 2d backward reads x and dy twice: once for the carries and once for the gradients."""
-        E, rank = recipes.scan("darcy").channels, recipes.scan("darcy").rank
-        inputs, settings = (
-            make(height=32, width=16, E=E, N=2, rank=rank),
-            ScanSettings((ScanOrder(),), "2d", "equation"),
-        )
-        inputs = inputs._replace(**{name: getattr(inputs, name).clone() for name in ("dt", "B", "C")})
-        counted = traffic.count_backward(inputs, settings, backward_blocks(1, 32, 16, E, rank, "2d", 108))
-        tensor = 4 * 32 * 16 * E
-        assert counted["x"] == counted["dy"] == (2 * tensor, 0)
-        assert traffic.total(counted) <= 1.15 * traffic.minimum_backward(inputs, settings, chunked=True)
-
-    def test_backward_traffic_of_a_large_rank() -> None:
-        """The channels, rank and dstates of the Navier-Stokes recipe: B, C and dt are read once by every bundle."""
-        scan = recipes.full_scan("navier_stokes")
-        inputs = make(height=4, width=8, E=scan.channels, N=scan.dstate, rank=scan.rank)
-        inputs = inputs._replace(**{name: getattr(inputs, name).clone() for name in ("dt", "B", "C")})
-        settings = ScanSettings((ScanOrder(),), scan.kind, "equation")
-        sizes = (scan.batch, scan.height, scan.width, scan.channels, scan.rank, scan.kind, 108)
-        blocks = backward_blocks(*sizes)
-        bundles = -(-scan.channels // blocks.program_channels)
-        counted = traffic.count_backward(inputs, settings, blocks)
-        assert counted["B"].loaded == bundles * 4 * inputs.B.numel()
-        assert counted["dBC"].stored == bundles * 4 * (inputs.B.numel() + inputs.C.numel() + inputs.dt.numel())
-        assert traffic.total(counted) <= 1.15 * traffic.minimum_backward(inputs, settings)
-
-    def test_every_kernel_ran_in_both_kinds() -> None:
+    def test_every_kernel_ran_in_every_role() -> None:
         """In the checks above, also where only some of them are chosen."""
-        both = {("forward_kernel", False), ("forward_kernel", True), ("combine_kernel", 1), ("combine_kernel", 2)}
-        assert {*both, ("backward_kernel", None), ("grid_backward_kernel", None)} <= LAUNCHED
+        sequence = {("sequence_forward_kernel", role) for role in (0, 1, 2)} | {("sequence_backward_kernel", None)}
+        grid = {("grid_sweep_kernel", role) for role in (False, True)} | {("grid_forward_kernel", None)}
+        assert sequence | grid | {("grid_backward_kernel", None), ("sum_gradients", None)} <= LAUNCHED

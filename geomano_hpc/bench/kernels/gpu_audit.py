@@ -1,197 +1,246 @@
-"""What can be said about the Triton kernels without a GPU: memory traffic, and the time that a roofline predicts.
+"""What can be said about the Triton kernels without a GPU: instructions, registers, occupancy, bytes, launches, and the
+least time that they take on a GPU of a table.
 
-Traffic is counted by tensor while Triton's interpreter runs every launch of a call on the recipe's grid, with its tiles
-and chunks (an eighth of a sequence), for one sample and direction, and one and two dstates: samples and directions are
-alike, and traffic is linear in the number of dstates. The interpreter is chosen when Triton
-is imported, so the count runs in a process of its own.
+Instructions are counted from the machine code of every launch of a call at the recipe's shape (kernels/audit), bytes
+while Triton's interpreter runs some programs of each launch. For AMD, instructions are those counted for sm_80, with
+AMD's registers and programs: its machine code is compiled and checked for spills, not counted.
+
+Triton's interpreter is chosen when Triton is imported, so bytes and instructions are counted in processes of their own.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from geomano_hpc.bench import recipes
 from geomano_hpc.bench.child import ONE_THREAD, run_in_child
+from geomano_hpc.bench.kernels.gpus import GPU, GPUS, LAUNCH, Work, bounds, busiest_multiprocessor, occupancy
 from geomano_hpc.bench.kernels.problem import Scan
+from geomano_hpc.kernels.audit.calls import Call
 from geomano_hpc.progress import progress
 
-_PARAMETERS = ("A", "D", "R", "bias", "weight", "dA", "dR", "dD", "dbias", "dweight")
+PARTS = ("forward", "backward")
+SAMPLED = 6  # programs of a launch whose bytes are counted
+_CLASSES = ("FFMA", "FMUL", "FADD", "MUFU", "SHFL", "LDS/STS", "LDG", "STG", "INT", "SETP", "FSEL", "MOV", "BAR", "BRA")
+
+
+def call_of(name: str, scan: Scan, gpu: GPU = GPUS["A100"]) -> Call:
+    """The scan of a recipe, as the backend would plan it for a GPU."""
+    return Call(
+        name, scan.kind, scan.batch, scan.height, scan.width, scan.channels, scan.dstate, scan.rank, scan.orders,
+        learnable_correction=scan.learnable_correction, processors=gpu.multiprocessors,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class GPU:
-    """Bytes per second from memory, and exponentials per second: units per multiprocessor and clock x clock."""
+class LaunchAudit:
+    part: str
+    step: str
+    work: Work
+    spill_bytes: int
+    by_kind: dict[str, float] = field(default_factory=dict)  # bytes of tensors, partial sums, carries, scratch
+    by_tensor: dict[str, float] = field(default_factory=dict)
 
-    name: str
-    bandwidth: float
-    exponentials: float
-    multiprocessors: int
-
-
-# Data sheets: memory bandwidth; 16 special-function results per multiprocessor (compute unit) and clock; boost clock.
-GPUS = [
-    GPU("RTX 8000", 672e9, 72 * 16 * 1.77e9, 72),
-    GPU("A100", 2039e9, 108 * 16 * 1.41e9, 108),
-    GPU("H100", 3350e9, 132 * 16 * 1.83e9, 132),
-    GPU("MI300X", 5300e9, 304 * 16 * 2.1e9, 304),
-]
-
-
-def recipe_scans() -> dict[str, Scan]:
-    """With the batch of the recipes, and with one that fills the GPU, for which blocks of channels are as wide as
-    registers allow."""
-    scans = (scan for name in recipes.NAMES for scan in ((name, recipes.scan(name)), (name, recipes.full_scan(name))))
-    return {f"{name} {scan.kind} batch {scan.batch}": scan for name, scan in scans}
+    def bound(self, gpu: GPU) -> tuple[float, str]:
+        found = bounds(self.work, gpu)
+        name = max(found, key=lambda key: found[key])
+        return found[name], name
 
 
 @dataclass(frozen=True)
-class Audit:
-    """The traffic of one call, and what it is at least."""
+class PartAudit:
+    """Forward or backward of a call on a GPU."""
 
-    scan: str
-    part: str  # forward or backward
-    block: str  # tile and channels of a program
-    chunks: int  # of the traversal, the fewest of all passes; 1: nothing is read again
-    bytes_by_tensor: dict[str, float]  # loaded and stored, without carries
-    carry_bytes: float
-    minimum_bytes: float
-    exponentials: float
-    programs: int
-    x_bytes: int
+    call: str
+    part: str
+    gpu: GPU
+    launches: list[LaunchAudit]
+    torch_kernels: int
+    updates: int  # of hidden states in one pass
 
     @property
-    def ratio(self) -> float:
-        return sum(self.bytes_by_tensor.values()) / self.minimum_bytes
+    def launch_count(self) -> int:
+        return len(self.launches) + self.torch_kernels
 
-    def seconds(self, gpu: GPU) -> tuple[float, str]:
-        """The roofline's time and what bounds it. Repeated reads are taken from memory, though caches serve many; where
-        there are fewer programs than multiprocessors, only their share of the GPU works."""
-        share = min(1.0, self.programs / gpu.multiprocessors)
-        memory = (sum(self.bytes_by_tensor.values()) + self.carry_bytes) / (share * gpu.bandwidth)
-        exp = self.exponentials / (share * gpu.exponentials)
-        return max(memory, exp), "memory" if memory > exp else "exp"
+    @property
+    def classes(self) -> dict[str, float]:
+        """Thread instructions per state update, over all passes."""
+        found: dict[str, float] = defaultdict(float)
+        for launch in self.launches:
+            for name, count in launch.work.classes.items():
+                found[name] += 32 * count / self.updates
+        return dict(found)
+
+    @property
+    def per_update(self) -> float:
+        return sum(self.classes.values())
+
+    @property
+    def issue(self) -> float:
+        """Seconds, if only issue slots counted."""
+        return sum(bounds(launch.work, self.gpu)["issue"] for launch in self.launches)
+
+    @property
+    def busiest(self) -> float:
+        """Seconds of issue on the multiprocessor that has most to do."""
+        return sum(busiest_multiprocessor(launch.work, self.gpu) for launch in self.launches)
+
+    @property
+    def by_kind(self) -> dict[str, float]:
+        found: dict[str, float] = defaultdict(float)
+        for launch in self.launches:
+            for kind, count in launch.by_kind.items():
+                found[kind] += count
+        return dict(found)
+
+    @property
+    def bound(self) -> tuple[float, str]:
+        """Seconds at least, launch after launch, and what bounds most of them."""
+        times: dict[str, float] = defaultdict(float)
+        for launch in self.launches:
+            seconds, name = launch.bound(self.gpu)
+            times[name] += seconds
+        times["launch"] += self.torch_kernels * LAUNCH
+        return sum(times.values()), max(times, key=lambda key: times[key])
 
 
-def audit_kernels(scans: Mapping[str, Scan], show_progress: bool = False) -> list[Audit]:
-    """Count each scan in Triton's interpreter, in a process of its own, two at a time."""
-    environment = {**ONE_THREAD, "TRITON_INTERPRET": "1"}
-
-    def counted(name: str) -> list[Audit]:
-        rows = run_in_child(count, name, asdict(scans[name]), environment=environment)
-        return [Audit(**row) for row in rows]
-
-    with ThreadPoolExecutor(2) as pool, progress("audit", len(scans), shown=show_progress) as advance:
-        audits = []
-        for name, found in zip(scans, pool.map(counted, scans), strict=True):
-            audits += found
+def audit(
+    scans: Mapping[str, Scan], gpu: GPU, with_bytes: bool = True, show_progress: bool = False
+) -> list[PartAudit]:
+    """Forward and backward of every scan."""
+    found = []
+    with progress("audit", len(scans), shown=show_progress) as advance:
+        for name, scan in scans.items():
+            call = asdict(call_of(name, scan, gpu))
+            counted = run_in_child(count_instructions, call, gpu.name, environment={**ONE_THREAD, "TRITON_INTERPRET": None})
+            moved: list[dict[str, Any]] = []
+            if with_bytes:
+                environment = {**ONE_THREAD, "TRITON_INTERPRET": "1"}
+                moved = run_in_child(count_bytes, call, asdict(scan), environment=environment)
+            found += part_audits(name, scan, gpu, counted, moved)
             advance(name)
-    return audits
+    return found
 
 
-def count(name: str, content: dict[str, Any]) -> list[dict[str, Any]]:
-    """The audits of a scan's forward and backward; runs where TRITON_INTERPRET is set."""
+def part_audits(
+    name: str, scan: Scan, gpu: GPU, counted: Mapping[str, Any], moved: list[dict[str, Any]]
+) -> list[PartAudit]:
+    launches = []
+    for n, row in enumerate(counted["launches"]):
+        here = moved[n] if moved else {"kernel": row["kernel"], "from_memory": 0.0, "by_kind": {}, "by_tensor": {}}
+        assert here["kernel"] == row["kernel"], "the interpreter launched another kernel than was compiled"
+        work = Work(**row["work"], bytes_moved=here["from_memory"])
+        launches.append(
+            LaunchAudit(row["part"], row["step"], work, row["spill_bytes"], here["by_kind"], here["by_tensor"])
+        )
+    return [
+        PartAudit(
+            name, part, gpu, [launch for launch in launches if launch.part == part], counted["torch"][part], scan.updates
+        )
+        for part in PARTS
+    ]
+
+
+def count_instructions(call: dict[str, Any], gpu_name: str) -> dict[str, Any]:
+    """Every launch of a call with its warp instructions; runs where TRITON_INTERPRET is not set."""
+    from dataclasses import replace
+
+    from geomano_hpc.kernels.audit.compilation import TARGETS, instructions_of, known
+    from geomano_hpc.kernels.audit.variants import launches_of
+
+    gpu, described = GPUS[gpu_name], Call(**call)
+    found = launches_of(described)
+    lanes = TARGETS[gpu.target][2]
+    planned = found if lanes == 32 else launches_of(replace(described, lanes=lanes))
+    rows = []
+    for n, launch in enumerate(found.launches):
+        counted, own = instructions_of(launch, gpu.counted), launch
+        if gpu.counted != gpu.target and len(planned.launches) == len(found.launches):
+            own = planned.launches[n]
+        row = known(own.variant, gpu.target)
+        # Where AMD has other programs, a program executes its share.
+        work = Work(
+            counted.classes, counted.busiest * launch.programs / own.programs, own.programs,
+            own.variant.warps * lanes // 32, row.registers, row.shared_bytes,
+        )  # fmt: skip
+        content = asdict(work)
+        del content["bytes_moved"]
+        rows.append({
+            "part": launch.part, "step": launch.step, "kernel": launch.variant.kernel, "work": content,
+            "spill_bytes": row.spill_bytes,
+        })  # fmt: skip
+    return {"launches": rows, "torch": {part: len(found.of(part).torch_kernels) for part in PARTS}}
+
+
+def count_bytes(call: dict[str, Any], content: dict[str, Any], programs: int = SAMPLED) -> list[dict[str, Any]]:
+    """What every launch of a call moves; runs where TRITON_INTERPRET is set."""
     import torch
 
     from geomano_hpc.kernels import order_set
     from geomano_hpc.kernels.audit import traffic
+    from geomano_hpc.kernels.audit.variants import nominal_gpu
     from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
-    from geomano_hpc.kernels.triton.blocks import NOMINAL_MULTIPROCESSORS, backward_blocks, forward_blocks
-    from geomano_hpc.kernels.triton.plan import Plan
+    from geomano_hpc.kernels.triton import scan as triton_scan
 
     scan = Scan(**content)
-    settings = ScanSettings(order_set(scan.orders)[:1], scan.kind, "equation")
-    height = scan.height if scan.kind == "2d" else scan.height // 8  # of a sequence, part of it says it all
-    grow = scan.height / height
-
-    def inputs(dstate: int, directions: int = 1, height: int = height) -> ScanInputs:
-        tensors = replace(scan, batch=1, height=height, dstate=dstate).inputs(torch.float32)
-        whole = ScanInputs(**{key: tensor.detach() for key, tensor in tensors.items()})
-        few = {key: getattr(whole, key)[..., :directions, :].contiguous() for key in ("dt", "B", "C")}
-        few |= {
-            key: tensor[:directions].contiguous() for key, tensor in whole._asdict().items() if key not in (*few, "x")
+    settings = ScanSettings(order_set(scan.orders), scan.kind, "equation")
+    # Tensors of their own, so that an address says which tensor it is in.
+    inputs = ScanInputs(**{name: t.detach().contiguous() for name, t in scan.inputs(torch.float32).items()})
+    with nominal_gpu(Call(**call)), traffic.counting(programs) as found:
+        y, carries = triton_scan.forward(inputs, settings, True)
+        triton_scan.backward(torch.ones_like(y), inputs, settings, carries, scan.learnable_correction)
+    return [
+        {
+            "kernel": launch.kernel,
+            "from_memory": launch.from_memory,
+            "by_kind": launch.by_kind,
+            "by_tensor": {name: sum(count) for name, count in launch.by_tensor.items()},
         }
-        return whole._replace(**few)
-
-    whole = inputs(scan.dstate, scan.directions, scan.height)
-    size = (scan.batch, scan.height, scan.width, scan.channels, scan.rank)
-    sizes = (*size, scan.kind, NOMINAL_MULTIPROCESSORS, 4, scan.dstate)
-    rows = []
-    for part, blocks in (("forward", forward_blocks(*sizes)), ("backward", backward_blocks(*sizes))):
-        backwards = part == "backward"
-        small = blocks._replace(chunks=max(1, round(blocks.chunks / grow)))
-        one, two = (
-            traffic.count_backward(inputs(dstate), settings, small, scan.learnable_correction)
-            if backwards
-            else traffic.count_forward(inputs(dstate), settings, small)
-            for dstate in (1, 2)
-        )
-        scaled = {}
-        for key in two:
-            # Linear in the number of dstates; the same for every sample. Directions after the first also read y or dx.
-            # Programs read and write parameters, so without chunks once per sample.
-            first = sum(one.get(key, (0,)))
-            bytes_all = scan.batch * (first + (scan.dstate - 1) * (sum(two[key]) - first))
-            directions = 2 * scan.directions - 1 if key in ("y", "dx") else scan.directions
-            scaled[key] = bytes_all * directions * (1.0 if key in _PARAMETERS and blocks.chunks == 1 else grow)
-        passes = _passes(Plan(whole, settings), blocks, backwards)
-        chunks = min(chunks for chunks, _ in passes)
-        minimum = scan.batch * traffic.minimum_forward(whole, chunked=chunks > 1)
-        if backwards:
-            minimum = scan.batch * traffic.minimum_backward(whole, settings, chunks > 1, scan.learnable_correction)
-        rows.append(
-            asdict(
-                Audit(
-                    name,
-                    part,
-                    f"{blocks.tile_h} x {blocks.tile_w} x {blocks.program_channels}",
-                    chunks,
-                    {key: found for key, found in scaled.items() if key not in traffic.CARRIES},
-                    sum(found for key, found in scaled.items() if key in traffic.CARRIES),
-                    minimum,
-                    scan.updates * len(passes),
-                    scan.batch * min(chunks * -(-scan.channels // width) for chunks, width in passes),
-                    4 * scan.batch * scan.height * scan.width * scan.channels,
-                )
-            )
-        )
-    return rows
+        for launch in found
+    ]
 
 
-def _passes(plan: Any, blocks: Any, backwards: bool) -> list[tuple[int, int]]:
-    """Passes over the tiles, each with its exponentials: the programs side by side in a sample, and their channels."""
-    order, sweep = plan.settings.orders[0], blocks.for_sweeps.channels
-    forth = plan.forth(order, blocks)
-    if plan.two_d and backwards:
-        states, adjoint = (plan.strips(order, blocks, adjoint).chunks for adjoint in (False, True))
-        if blocks.chunks == 1:
-            return [(1, sweep), (1, blocks.program_channels)]
-        return [(states, sweep), (adjoint, sweep), (forth.tiles, blocks.program_channels)]
-    main = (forth.chunks, blocks.program_channels)
-    return [main, (forth.chunks, sweep)] if forth.chunks > 1 else [main]
-
-
-def traffic_table(audits: list[Audit]) -> list[str]:
-    """Bytes in units of x, so that shapes compare."""
+def launch_table(audits: list[PartAudit]) -> list[str]:
+    """Each launch: what it takes of the GPU and what bounds it."""
     lines = [
-        f"{'call':44}  {'tile x channels':15}  chunks  {'of minimum':>10}  {'carries':>8}  by tensor, in units of x"
+        f"{'launch':62}  {'instr':>6}  {'regs':>4}  {'spills':>6}  {'programs':>8}  {'resident':>8}  {'warps/sched':>11}"
+        f"  {'MB':>7}  {'us':>8}  bound by"
     ]
     for audit in audits:
-        x = audit.x_bytes
-        parts = ", ".join(f"{key} {count / x:.2f}" for key, count in audit.bytes_by_tensor.items() if count > 0.005 * x)
-        call = f"{audit.scan} {audit.part}"
-        lines.append(
-            f"{call:44}  {audit.block:15}  {audit.chunks:6}  {audit.ratio:10.2f}  {audit.carry_bytes / x:8.2f}  {parts}"
-        )
+        for launch in audit.launches:
+            work, taken = launch.work, occupancy(launch.work, audit.gpu)
+            seconds, name = launch.bound(audit.gpu)
+            lines.append(
+                f"{f'{audit.call} {audit.part}: {launch.step}':62}  {32 * work.instructions / audit.updates:6.2f}"
+                f"  {work.registers:4}  {launch.spill_bytes:6}  {work.programs:8}  {taken.programs:8}"
+                f"  {taken.warps:11.2f}  {sum(launch.by_kind.values()) / 1e6:7.1f}  {seconds * 1e6:8.1f}  {name}"
+            )
     return lines
 
 
-def roofline_table(audits: list[Audit]) -> list[str]:
-    lines = [f"{'predicted time of a call':44}" + "".join(f"  {gpu.name:>16}" for gpu in GPUS)]
+def class_table(audits: list[PartAudit]) -> list[str]:
+    """Thread instructions per state update by class, over all passes of a call."""
+    lines = [f"{'instructions per state update':32}  {'all':>6}" + "".join(f"  {name:>7}" for name in _CLASSES) + "    other"]
     for audit in audits:
-        line = f"{f'{audit.scan} {audit.part}':44}"
-        for gpu in GPUS:
-            seconds, bound = audit.seconds(gpu)
-            line += f"  {f'{seconds * 1e3:.2f} ms {bound}':>16}"
-        lines.append(line)
+        classes = audit.classes
+        rest = sum(count for name, count in classes.items() if name not in _CLASSES)
+        counts = "".join(f"  {classes.get(name, 0.0):7.2f}" for name in _CLASSES)
+        lines.append(f"{f'{audit.call} {audit.part}':32}  {audit.per_update:6.2f}{counts}  {rest:7.2f}")
+    return lines
+
+
+def bound_table(audits: list[PartAudit]) -> list[str]:
+    """A call: launches, bytes by kind, and its bound. `issue` alone, and on the busiest multiprocessor, beside it."""
+    kinds = ("tensors", "partials", "carries", "scratch")
+    lines = [
+        f"{'call':32}  {'GPU':8}  {'launches':>8}" + "".join(f"  {f'{kind} MB':>11}" for kind in kinds)
+        + f"  {'issue ms':>8}  {'busiest ms':>10}  {'bound ms':>8}  bound by"
+    ]  # fmt: skip
+    for audit in audits:
+        seconds, name = audit.bound
+        moved = "".join(f"  {audit.by_kind.get(kind, 0.0) / 1e6:11.1f}" for kind in kinds)
+        lines.append(
+            f"{f'{audit.call} {audit.part}':32}  {audit.gpu.name:8}  {audit.launch_count:8}{moved}"
+            f"  {audit.issue * 1e3:8.3f}  {audit.busiest * 1e3:10.3f}  {seconds * 1e3:8.3f}  {name}"
+        )
     return lines

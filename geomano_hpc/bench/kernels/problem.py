@@ -3,6 +3,7 @@
 Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of the time step.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -43,15 +44,15 @@ class Scan:
         """Of hidden states in one pass."""
         return self.batch * self.height * self.width * self.channels * self.dstate * self.directions
 
-    def inputs(self, dtype: torch.dtype, seed: int = 0) -> Tensors:
-        """Random inputs; B, C and dt are parts of one tensor, as in the model."""
+    def inputs(self, dtype: torch.dtype, seed: int = 0, device: torch.device | str = "cpu") -> Tensors:
+        """Random inputs, the same on every device; B, C and dt are parts of one tensor, as in the model."""
         generator = torch.Generator().manual_seed(seed)
         K, E, N, grid = self.directions, self.channels, self.dstate, (self.batch, self.height, self.width)
 
         def normal(*shape: int) -> torch.Tensor:
             return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-        projection = normal(*grid, K, self.rank + 2 * N).to(dtype)
+        projection = normal(*grid, K, self.rank + 2 * N).to(device, dtype)
         dt, B, C = projection.split([self.rank, N, N], dim=-1)
         tensors = {
             "x": normal(*grid, E),
@@ -60,11 +61,11 @@ class Scan:
             "dt_bias": normal(K, E) - 4,
             "dt_weight": normal(K, E, self.rank) / self.rank**0.5,
         }
-        leaves = {name: tensor.to(dtype) for name, tensor in tensors.items()} | {"dt": dt, "B": B, "C": C}
+        leaves = {name: tensor.to(device, dtype) for name, tensor in tensors.items()} | {"dt": dt, "B": B, "C": C}
         inputs = {name: tensor.detach().requires_grad_() for name, tensor in leaves.items()}
         if self.learnable_correction:
-            return inputs | {"R": normal(K, E, N).to(dtype).requires_grad_()}
-        mask_K = torch.tensor([float(digit) for digit in self.correction], dtype=dtype)
+            return inputs | {"R": normal(K, E, N).to(device, dtype).requires_grad_()}
+        mask_K = torch.tensor([float(digit) for digit in self.correction], dtype=dtype, device=device)
         return inputs | {"R": mask_K[:, None, None].expand(K, E, N).contiguous()}
 
     def forward(self, inputs: Tensors, backend: str) -> torch.Tensor:
@@ -77,6 +78,16 @@ class Scan:
         leaves = {name: tensor for name, tensor in inputs.items() if tensor.requires_grad}
         grads = torch.autograd.grad(y, list(leaves.values()), y.detach())
         return {"y": y.detach(), **dict(zip(leaves, grads, strict=True))}
+
+    def with_graph(self, inputs: Tensors, backend: str) -> torch.Tensor:
+        """y as a training computes it, ready for the backward."""
+        return self._scan(inputs, backend)
+
+    def backward(self, inputs: Tensors, backend: str) -> Callable[[], tuple[torch.Tensor, ...]]:
+        """The backward alone, to be called as often as one likes."""
+        y = self._scan(inputs, backend)
+        leaves, dy = [tensor for tensor in inputs.values() if tensor.requires_grad], y.detach()
+        return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
 
     def _scan(self, inputs: Tensors, backend: str) -> torch.Tensor:
         return geo_scan(**inputs, orders=order_set(self.orders), kind=self.kind, backend=backend)  # type: ignore[arg-type]

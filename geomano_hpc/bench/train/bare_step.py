@@ -22,12 +22,17 @@ class BareStep:
 
     @staticmethod
     def of(
-        config: ModelConfig, batch: int, grid: tuple[int, int], channels: tuple[int, int], gradient_weight: float
+        config: ModelConfig,
+        batch: int,
+        grid: tuple[int, int],
+        channels: tuple[int, int],
+        gradient_weight: float,
+        device: torch.device | str = "cpu",
     ) -> "BareStep":
         """`channels` of the input and of the target."""
         torch.manual_seed(0)
-        model = build_model(config, *channels, grid)
-        given, wanted = (torch.randn(batch, *grid, count) for count in channels)
+        model = build_model(config, *channels, grid).to(device)
+        given, wanted = (torch.randn(batch, *grid, count).to(device) for count in channels)
         return BareStep(model, given, wanted, gradient_weight, torch.optim.AdamW(model.parameters(), lr=1e-4))
 
     def train(self) -> None:
@@ -40,6 +45,9 @@ class BareStep:
     def update(self) -> None:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
         self.optimizer.step()
+        self.clear()
+
+    def clear(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()

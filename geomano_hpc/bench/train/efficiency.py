@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from geomano_hpc.bench import recipes
 from geomano_hpc.bench.measurement import Measurement, seconds_of
@@ -64,9 +65,9 @@ def configurations(case: Case) -> dict[str, ModelConfig]:
     return {"GeoMaNO": recipes.recipe(case.recipe).model, "Transolver": case.transolver}
 
 
-def step_of(case: Case, config: ModelConfig) -> BareStep:
+def step_of(case: Case, config: ModelConfig, device: torch.device | str = "cpu") -> BareStep:
     weight = recipes.recipe(case.recipe).loss.gradient_weight
-    return BareStep.of(config, case.size.batch, case.size.grid, (case.size.in_channels, 1), weight)
+    return BareStep.of(config, case.size.batch, case.size.grid, (case.size.in_channels, 1), weight, device)
 
 
 def bench_train(
@@ -81,10 +82,10 @@ def bench_train(
     measurements: list[Measurement] = []
     with progress("bench", len(cases) * rounds, shown=show_progress) as advance:
         for problem, case in cases.items():
-            _check(case)
+            check_gradients(case)
             found = _rows(problem, case, rounds, advance)
             rows += found.values()
-            measurements += _ratios(problem, case, found)
+            measurements += ratios(problem, case, found)
     measurements += loop()
     settings = {"cases": {problem: case.to_json() for problem, case in cases.items()}, "rounds": rounds}
     content = make_record("train", settings, rows, measurements)
@@ -92,15 +93,16 @@ def bench_train(
     return content
 
 
-def _check(case: Case) -> None:
+def check_gradients(case: Case, device: torch.device | str = "cpu") -> None:
     """Our model with the scan that is timed, against the one with the reference scan, on a small grid."""
     config = configurations(case)["GeoMaNO"]
     gradients = []
     for backend in (config.backend(), "reference"):
         small = config.model_copy(update={"scan_backend": backend, "depth": 1})
         torch.manual_seed(0)
-        model = build_model(small, case.size.in_channels, 1, (9, 7))
-        model(torch.randn(1, 9, 7, case.size.in_channels)).square().sum().backward()
+        model = build_model(small, case.size.in_channels, 1, (9, 7)).to(device)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # convolutions of float32, not of TF32
+            model(torch.randn(1, 9, 7, case.size.in_channels).to(device)).square().sum().backward()
         gradients.append({name: one.grad for name, one in model.named_parameters()})
     for name, expected in gradients[1].items():
         found = gradients[0][name]
@@ -120,28 +122,40 @@ def _rows(problem: str, case: Case, rounds: int, advance: Callable[[str], None])
             for part, work in (("train", step.train), ("update", step.update), ("infer", step.infer)):
                 best[name][part] = min(best[name][part], seconds_of(work))
         advance(problem)
-    rows = {}
-    for name, config in models.items():
-        times = best[name]
-        size = case.size
-        batches, test_batches = size.train_samples / size.batch, size.test_samples / size.batch
-        published = EFFICIENCY[problem][name]
-        rows[name] = {
-            "problem": problem,
-            "model": name,
-            "parameters": count_parameters(steps[name].model),
-            "train_s": batches * (size.frames * times["train"] + times["update"]),
-            "infer_s": test_batches * size.frames * times["infer"],
-            "memory_mib": step_memory(case.to_json(), name),
-            "published_train_s": published["train"][0],
-            "published_infer_s": published["infer"][0],
-            "published_memory_mb": published["memory"][0],
-            "config": config.model_dump(mode="json"),
-        }
-    return rows
+    return {
+        name: row_of(problem, name, case, config, steps[name].model, best[name], step_memory(case.to_json(), name))
+        for name, config in models.items()
+    }
 
 
-def _ratios(problem: str, case: Case, rows: dict[str, dict[str, Any]]) -> list[Measurement]:
+def row_of(
+    problem: str,
+    name: str,
+    case: Case,
+    config: ModelConfig,
+    model: nn.Module,
+    seconds: dict[str, float],
+    memory_mib: float,
+) -> dict[str, Any]:
+    """A row of the table, from the seconds of a call by part: train, update and infer."""
+    size = case.size
+    batches, test_batches = size.train_samples / size.batch, size.test_samples / size.batch
+    published = EFFICIENCY[problem][name]
+    return {
+        "problem": problem,
+        "model": name,
+        "parameters": count_parameters(model),
+        "train_s": batches * (size.frames * seconds["train"] + seconds["update"]),
+        "infer_s": test_batches * size.frames * seconds["infer"],
+        "memory_mib": memory_mib,
+        "published_train_s": published["train"][0],
+        "published_infer_s": published["infer"][0],
+        "published_memory_mb": published["memory"][0],
+        "config": config.model_dump(mode="json"),
+    }
+
+
+def ratios(problem: str, case: Case, rows: dict[str, dict[str, Any]], bars: bool = True) -> list[Measurement]:
     parts = (("train_s", case.train_bar), ("infer_s", case.infer_bar), ("memory_mib", case.memory_bar))
     published = {"train_s": "train", "infer_s": "infer", "memory_mib": "memory"}
     found = []
@@ -149,7 +163,9 @@ def _ratios(problem: str, case: Case, rows: dict[str, dict[str, Any]]) -> list[M
         ours, other = (rows[name][part] for name in ("GeoMaNO", "Transolver"))
         paper = [EFFICIENCY[problem][name][published[part]][0] for name in ("GeoMaNO", "Transolver")]
         detail = f"GeoMaNO over Transolver, batch {case.size.batch}; the paper's GPU: {paper[0] / paper[1]:.2f}"
-        found.append(Measurement(f"{problem} {published[part]}", ours / other, "x", detail, at_most=bar))
+        found.append(
+            Measurement(f"{problem} {published[part]}", ours / other, "x", detail, at_most=bar if bars else None)
+        )
     return found
 
 

@@ -1,0 +1,161 @@
+"""Sweeps over a grid that leave the carries for the 2d backward, as the wavefront of grid_forward, without an output.
+
+The states g and h run in scan order. The adjoint states run against it, from the last row and column:
+
+    lam[i,j] = C[i,j] dy[i,j] + nu[i+1,j],   nu[i,j]  = Abar[i,j] lam[i,j]    up the column
+    mu[i,j]  = lam[i,j] + eta[i,j+1],        eta[i,j] = Abar[i,j] mu[i,j]     left along the row
+
+What stays is the row that enters each strip (h, or nu), and along the rows every few columns what enters there (g, or
+eta). The strips are those of the backward.
+
+Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows of a strip.
+"""
+# mypy: disable-error-code="no-untyped-def,assignment"
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
+
+import triton
+import triton.language as tl
+
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, turned
+from geomano_hpc.kernels.triton.registers import columns_of, rows_of
+from geomano_hpc.kernels.triton.wavefront import column_of, has_begun, load_dstates, load_weights, prepare, rows_of_band
+
+_INTS = ["orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction", "every", "edges"]
+_POINTERS = ["x", "dt", "A", "B", "bias", "weight", "along", "across", "handed"]
+
+
+@triton.jit(do_not_specialize=_INTS, do_not_specialize_on_alignment=_POINTERS)
+def grid_sweep_kernel(
+    x, dt, A, B, bias, weight, along, across, handed,
+    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, every, edges,
+    ADJOINT: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr, WIDE: tl.constexpr,
+    TH: tl.constexpr, S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """The carries of every direction, in the layout of grid_backward: hor and ver, or with ADJOINT back_hor and
+    back_ver (x is then dy, and B is C). WIDE are the channels of a block there, SIDE the columns of a tile.
+
+    along [K, B, wide blocks, TI, edges, N, TH, WIDE]: g before column `every` * edge, or eta behind a segment of
+    `every` columns. The states have every = SIDE: strips are SIDE columns apart, so that all store at the same step.
+    across [K, B, wide blocks, TI, TJ, N, SIDE, WIDE]: h above, or nu below, a strip.
+    handed [programs, max(H, W) + (3 SKEW + 1) S, M, G, BE]: as in grid_forward, with SKEW + 1 slots.
+    """
+    SKEW: tl.constexpr = 1 if ADJOINT else SIDE
+    program = tl.program_id(0)
+    block = program % blocks
+    b = program // blocks % batch
+    k = program // (blocks * batch)
+    corner, step_i, step_j, HT, WT = turned(orders, k, H, W)
+    L = tl.maximum(H, W)
+    strips = tl.cdiv(HT, TH)
+    lead = 0
+    if ADJOINT:  # from the other end; the last strip may hang over the grid, and comes first
+        corner += (HT - 1) * step_i + (WT - 1) * step_j
+        step_i = -step_i
+        step_j = -step_j
+        lead = strips * TH - HT
+    strip = tl.arange(0, S)
+    group = tl.arange(0, G)
+    dstate = group[:, None] * M + tl.arange(0, M)[None, :]
+    channel = tl.minimum(block * BE + tl.arange(0, BE), E - 1)  # those beyond the last compute as it does
+    sample = b.to(tl.int64) * (H * W)
+    x += sample * E
+    dt += sample * dt_row + k * dt_direction
+    B += sample * B_row + k * B_direction
+    bias_e = tl.load(bias + k * E + channel)
+    weights = load_weights(weight + k * E * RANK, channel, RANK)
+    A_m = ()
+    for m in tl.static_range(M):
+        of_A = (k * E + channel)[None, :] * N + (group * M + m)[:, None]
+        is_dstate = (group * M + m < N)[:, None] & (channel >= 0)[None, :]
+        A_m = A_m + (tl.load(A + of_A, mask=is_dstate, other=0.0)[None, :, :] * LOG2E,)
+    ROW: tl.constexpr = M * G * BE
+    between = (L + 2 * SKEW * S) * ROW
+    handed += program.to(tl.int64) * (between + (SKEW + 1) * S * ROW)
+    inner = group[None, :, None] * BE + tl.arange(0, BE)[None, None, :]
+    own = strip[:, None, None] * ROW
+    is_first = (strip == 0)[:, None, None]
+    is_last = (strip == S - 1)[:, None, None]
+
+    ACROSS: tl.constexpr = N * SIDE * WIDE
+    ALONG: tl.constexpr = N * TH * WIDE
+    wide = (k * batch + b).to(tl.int64) * tl.cdiv(E, WIDE) + block * BE // WIDE
+    across_row = tl.cdiv(L, SIDE) * ACROSS
+    along_row = edges * ALONG
+    across += wide * (tl.cdiv(L, TH) * across_row) + block * BE % WIDE
+    along += wide * (tl.cdiv(L, TH) * along_row) + block * BE % WIDE
+    lane = tl.arange(0, BE)[None, None, :]
+
+    for band in range(tl.cdiv(strips, S)):
+        flow = ()
+        for _n in tl.static_range(M * TH):
+            flow = flow + (tl.zeros([S, G, BE], tl.float32),)
+        has_above = (strip > 0)[:, None, None] | (band + strip * 0 > 0)[:, None, None]
+        # The strips in the turned grid, and the one that a strip's last row enters.
+        here = band * S + strip
+        enters = here + 1
+        if ADJOINT:
+            here = strips - 1 - here
+            enters = here - 1
+        is_there = (here >= 0) & (here < strips)
+        is_entered = (enters >= 0) & (enters < strips)
+        rows = rows_of_band(band, corner, step_i, HT, lead, TH, S)
+        delta3, x3 = prepare(
+            0, rows, has_begun(0, band, lead, TH, S, SKEW), x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
+            RANK, TH, S, BE, SKEW,
+        )  # fmt: skip
+        for t in range(WT + SKEW * (S - 1)):
+            column = column_of(t, WT, S, SKEW) * step_j
+            delta = rows_of(tl.broadcast_to(delta3[:, :, None, :], [TH, S, G, BE]))
+            u3 = x3 if ADJOINT else delta3 * x3
+            u = rows_of(tl.broadcast_to(u3[:, :, None, :], [TH, S, G, BE]))
+            at_B = (rows * B_row + (column * B_row)[None, :])[:, :, None, None] + dstate[None, None, :, :]
+            B_m = columns_of(load_dstates(B + at_B, dstate, N, G * M))
+            left = between + (t + 1) % (SKEW + 1) * (S * ROW) + own - ROW
+            above = handed + tl.where(is_first, (t + SKEW * (S - 1)) * ROW, left) + inner
+            below = handed + tl.where(is_last, t * ROW, between + t % (SKEW + 1) * (S * ROW) + own) + inner
+            j = t - SKEW * strip
+            is_column = (j >= 0) & (j < WT)
+            if ADJOINT:
+                j = WT - 1 - j
+            entry = enters * across_row + j // SIDE * ACROSS + j % SIDE * WIDE
+            entry = across + (entry[:, None, None] + group[None, :, None] * (M * SIDE * WIDE) + lane)
+            # In front of the first column nobody has left anything yet, and eta would take it up.
+            is_left = has_above & (t >= SKEW * strip)[:, None, None] if ADJOINT else has_above
+            before = flow
+            flow = ()
+            for m in tl.static_range(M):
+                B_i = rows_of(tl.broadcast_to(B_m[m][:, :, :, None], [TH, S, G, BE]))
+                h = tl.load(above + m * (G * BE), mask=is_left, other=0.0)
+                for i in tl.static_range(TH):
+                    a = tl.exp2(delta[i] * A_m[m])
+                    if ADJOINT:
+                        h = a * (B_i[i] * u[i] + h)  # nu, and eta = Abar (lam + eta[i,j+1])
+                        flow = flow + (a * before[m * TH + i] + h,)
+                    else:
+                        g = a * before[m * TH + i] + B_i[i] * u[i]
+                        flow = flow + (g,)
+                        h = a * h + g
+                is_kept = (is_column & is_entered)[:, None, None] & (group * M + m < N)[None, :, None]
+                tl.store(entry + m * (SIDE * WIDE), h, mask=is_kept)
+                tl.store(below + m * (G * BE), h)
+            if ADJOINT:
+                # Whether some strip is at such a column; every >= S, so that nothing below is negative.
+                stores = (WT - 2 - t + 2 * every) % every >= every - S
+                is_edge = is_column & is_there & (j % every == 0) & (j > 0)
+                edge = j // every - 1
+            else:
+                stores = (t + 1) % SIDE == 0
+                is_edge = is_column & is_there & (j + 1 < WT)
+                edge = j // SIDE + 1
+            if stores:
+                start = (here * along_row + edge * ALONG)[:, None, None] + group[None, :, None] * (M * TH * WIDE) + lane
+                for m in tl.static_range(M):
+                    is_kept = is_edge[:, None, None] & (group * M + m < N)[None, :, None]
+                    for i in tl.static_range(TH):
+                        row = TH - 1 - i if ADJOINT else i
+                        tl.store(along + start + (m * TH + row) * WIDE, flow[m * TH + i], mask=is_kept)
+            tl.debug_barrier()
+            delta3, x3 = prepare(
+                t + 1, rows, has_begun(t + 1, band, lead, TH, S, SKEW), x, dt, bias_e, weights, channel, step_j, WT, E,
+                dt_row, RANK, TH, S, BE, SKEW,
+            )  # fmt: skip

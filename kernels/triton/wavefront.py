@@ -1,0 +1,93 @@
+"""What the wavefronts over a grid share: the points of a step, their time steps and inputs.
+
+A program's warps are S strips of TH rows, one below the other, S * TH rows a band. Strip s works at column t - skew * s
+of the turned grid in step t.
+"""
+# mypy: disable-error-code="no-untyped-def,assignment"
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
+
+import triton
+import triton.language as tl
+
+from geomano_hpc.kernels.triton.arithmetic import softplus
+
+UNROLLED_RANK = tl.constexpr(8)  # more would take long to compile
+
+
+@triton.jit
+def time_step(dt, at, bias_e, weights, channel, RANK: tl.constexpr):
+    """Line 7: softplus(dt + bias) [TH, S, BE], where `at` are the rows of dt [TH, S, BE], without the channel.
+
+    A low-rank dt is loaded with an element for every thread, all channels the same address: a smaller load would be
+    repeated by every thread that needs it, together with the softplus that follows from it.
+    """
+    if RANK == 0:
+        raw = tl.load(dt + at + channel[None, None, :]).to(tl.float32) + bias_e[None, None, :]
+    else:
+        raw = tl.zeros(at.shape, tl.float32) + bias_e[None, None, :]
+        if RANK <= UNROLLED_RANK:
+            for q in tl.static_range(RANK):
+                raw += tl.load(dt + at + q).to(tl.float32) * weights[q][None, None, :]
+        else:
+            for q in range(RANK):
+                raw += tl.load(dt + at + q).to(tl.float32) * tl.load(weights + channel * RANK + q)[None, None, :]
+    return softplus(raw)
+
+
+@triton.jit
+def load_weights(weight, channel, RANK: tl.constexpr):
+    """The weights of a low-rank dt that stay in registers; of a larger rank, where they are."""
+    if RANK <= UNROLLED_RANK:
+        weights = ()
+        for q in tl.static_range(RANK):
+            weights = weights + (tl.load(weight + channel * RANK + q),)
+        return weights
+    else:
+        return weight
+
+
+@triton.jit
+def rows_of_band(band, corner, step_i, HT, lead, TH: tl.constexpr, S: tl.constexpr):
+    """The points [TH, S] at which the rows of a band begin. The strips begin `lead` rows before the grid does.
+
+    A row outside is the nearest one inside: what is computed there again is never used. So time steps need no mask, and
+    the inputs only where the scan has not begun yet.
+    """
+    i = (band * S + tl.arange(0, S)[None, :]) * TH + tl.arange(0, TH)[:, None] - lead
+    return corner + tl.minimum(tl.maximum(i, 0), HT - 1) * step_i
+
+
+@triton.jit
+def column_of(t, WT, S: tl.constexpr, SKEW: tl.constexpr):
+    """The column [S] of each strip in step t, the nearest one inside."""
+    return tl.minimum(tl.maximum(t - SKEW * tl.arange(0, S), 0), WT - 1)
+
+
+@triton.jit
+def has_begun(t, band, lead, TH: tl.constexpr, S: tl.constexpr, SKEW: tl.constexpr):
+    """[TH, S]: neither in front of the first column nor above the first row."""
+    started = t >= SKEW * tl.arange(0, S)[None, :]
+    return started & ((band * S + tl.arange(0, S)[None, :]) * TH + tl.arange(0, TH)[:, None] >= lead)
+
+
+@triton.jit
+def prepare(
+    t, rows, begun, x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
+    RANK: tl.constexpr, TH: tl.constexpr, S: tl.constexpr, BE: tl.constexpr, SKEW: tl.constexpr,
+):  # fmt: skip
+    """delta and x [TH, S, BE] of step t, x 0 where the scan has not begun."""
+    j = column_of(t, WT, S, SKEW) * step_j
+    at = tl.broadcast_to((rows * dt_row + (j * dt_row)[None, :])[:, :, None], [TH, S, BE])
+    delta = time_step(dt, at, bias_e, weights, channel, RANK)
+    at_x = (rows * E + (j * E)[None, :])[:, :, None] + channel[None, None, :]
+    return delta, tl.load(x + at_x, mask=tl.broadcast_to(begun[:, :, None], at_x.shape), other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_dstates(pointers, dstate, N: tl.constexpr, PADDED: tl.constexpr):
+    """[TH, S, G, M] of B or C; 0 for dstates that are not there."""
+    if PADDED == N:
+        return tl.load(pointers).to(tl.float32)
+    else:
+        there = tl.broadcast_to((dstate < N)[None, None, :, :], pointers.shape)
+        return tl.load(pointers, mask=there, other=0.0).to(tl.float32)
