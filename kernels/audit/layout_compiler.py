@@ -1,4 +1,4 @@
-"""The process behind `access_layouts.py`: a line of JSON in names a kernel and its arguments, a line out has its TTGIR."""
+"""The process behind `access_layouts.py`: a line of JSON in names a kernel with its arguments, one out has TTGIR."""
 
 import importlib
 import json

@@ -7,7 +7,7 @@ Every address that a launch loads or stores is followed, by program and, inside 
                        (`tl.debug_barrier`), and what a thread loaded, another thread may store only after a barrier
 
 The interpreter has no threads, so each element of an access gets the thread that Triton's layout gives it. Which layout
-that is says `layouts` (see `access_layouts.py`, which asks the compiler); without, the default layout is taken, and a load of
+that is says `layouts` (`access_layouts.py` asks the compiler); without, the default layout is taken, and a load of
 fewer elements than the program has threads counts as made by all of them, since the compiler may repeat it anywhere.
 With `in_step` the threads of a warp count as one, as GPUs run them while they do not diverge, which none promises: for
 tests with blocks of fewer channels than a warp has lanes, where lanes hold and hand over the same channel.
