@@ -84,7 +84,8 @@ def geo_scan_backward_op(
     expected = module.carries_size(inputs, settings)
     if carries.numel() != expected:
         raise ValueError(f"geo_scan_backward: {carries.numel()} carries, expected {expected} from the forward")
-    grads = module.backward(dy, inputs, settings, carries, needs_R)
+    side_by_side = {"in_rows": True} if in_rows else {}  # which only the triton backend knows
+    grads = module.backward(dy, inputs, settings, carries, needs_R, **side_by_side)
     found = [grad for grad in grads if grad is not None]
     if not in_rows:
         return found
