@@ -2,8 +2,9 @@
 stands between the matrix products of a layer."""
 
 from geomano_hpc.kernels.backends import BackendStatus, backend_statuses, choose_backend, ready_backend
-from geomano_hpc.kernels.dense import conv_silu, gelu, norm_gate
+from geomano_hpc.kernels.dense import conv_silu, gelu, layer_norm, negative_exp, norm_gate
 from geomano_hpc.kernels.orders import ORDER_SETS, ScanOrder, order_set
+from geomano_hpc.kernels.rows import split_rows
 from geomano_hpc.kernels.scan import geo_scan
 
 __all__ = [
@@ -15,7 +16,10 @@ __all__ = [
     "conv_silu",
     "gelu",
     "geo_scan",
+    "layer_norm",
+    "negative_exp",
     "norm_gate",
     "order_set",
     "ready_backend",
+    "split_rows",
 ]

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
-from geomano_hpc.kernels.backends import load_backend
+from geomano_hpc.kernels.autocast import without_autocast
+from geomano_hpc.kernels.backends import choose_backend, load_backend
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, state_dtype
 from geomano_hpc.kernels.orders import ScanOrder
+from geomano_hpc.kernels.rows import joined
 
 NAME = "geomano_hpc::geo_scan"
 
@@ -69,23 +71,41 @@ def geo_scan_backward_op(
     correction: str,
     backend: str,
     needs_R: bool,
+    in_rows: bool = False,
 ) -> list[torch.Tensor]:
-    """The gradients in the order of ScanInputs, without those of inputs that are None and of an R that needs none."""
+    """The gradients in the order of ScanInputs, without those of inputs that are None and of an R that needs none.
+
+    in_rows: those of dt, B and C come as one tensor [B, H, W, K, r + 2N], in the place of dt's. An operator's results
+    must not share memory, so it has no views of it to give.
+    """
     inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
     settings = _settings(orders, kind, correction)
     module = load_backend(backend, x.device.type)
     expected = module.carries_size(inputs, settings)
     if carries.numel() != expected:
         raise ValueError(f"geo_scan_backward: {carries.numel()} carries, expected {expected} from the forward")
-    grads = module.backward(dy, inputs, settings, carries, needs_R)
-    return [grad for grad in grads if grad is not None]
+    side_by_side = {"in_rows": True} if in_rows else {}  # which only the triton backend knows
+    grads = module.backward(dy, inputs, settings, carries, needs_R, **side_by_side)
+    found = [grad for grad in grads if grad is not None]
+    if not in_rows:
+        return found
+    pieces = [grads.dt, grads.B, grads.C]
+    rows = joined(pieces)
+    return _with_rows(torch.cat(pieces, dim=-1) if rows is None else rows, found)
 
 
 @geo_scan_backward_op.register_fake
 def _(dy: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
-    inputs, needs_R = ScanInputs._make(arguments[: len(ScanInputs._fields)]), arguments[-1]
+    count = len(ScanInputs._fields)
+    inputs, needs_R, in_rows = ScanInputs._make(arguments[:count]), arguments[count + 5], arguments[count + 6 :]
     tensors = inputs if needs_R else inputs._replace(R=None)
-    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors if t is not None]
+    found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors if t is not None]
+    return _with_rows(torch.cat([inputs.dt, inputs.B, inputs.C], dim=-1), found) if any(in_rows) else found
+
+
+def _with_rows(rows: torch.Tensor, found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """x, the rows, A, and what comes after B and C."""
+    return [found[0], rows, found[2], *found[5:]]
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -104,8 +124,18 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: Any) -> tuple[torch.Tensor |
         return (None,) * (len(tensors) + 5)
     R = ScanInputs._fields.index("R")
     needs_R = tensors[R] is not None and ctx.needs_input_grad[R]
-    with torch.autocast(dy.device.type, enabled=False):
-        found = iter(geo_scan_backward_op(dy, *tensors, carries, *ctx.settings, needs_R))
+    inputs = ScanInputs._make(tensors)
+    in_rows = (
+        choose_backend(ctx.settings[-1], dy.device.type) == "triton"
+        and joined([inputs.dt, inputs.B, inputs.C]) is not None
+    )
+    with without_autocast(dy.device.type):
+        gradients = geo_scan_backward_op(dy, *tensors, carries, *ctx.settings, needs_R, in_rows)
+    if in_rows:
+        dx, rows, dA, *others = gradients
+        ddt, dB, dC = rows.split([inputs.dt.shape[-1], inputs.B.shape[-1], inputs.C.shape[-1]], dim=-1)
+        gradients = [dx, ddt, dA, dB, dC, *others]
+    found = iter(gradients)
     grads = [None if t is None or (i == R and not needs_R) else next(found) for i, t in enumerate(tensors)]
     return (*grads, None, None, None, None, None)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from geomano_hpc.kernels.autocast import autocast_dtype
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, check, has_tangent, state_dtype
 from geomano_hpc.kernels.loop import loop_recurrence
 from geomano_hpc.kernels.operator import geo_scan_op
@@ -69,9 +70,9 @@ def geo_scan(
         torch.Size([2, 12, 16, 32])
     """
     orders = order_set(orders) if isinstance(orders, str) else tuple(orders)
-    device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:  # autocast leaves float64 alone
-        x, dt, B, C = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (x, dt, B, C))
+    lowered = autocast_dtype(x.device.type)
+    if lowered is not None and x.dtype != torch.float64:  # autocast leaves float64 alone
+        x, dt, B, C = (tensor.to(lowered) for tensor in (x, dt, B, C))
     settings = ScanSettings(orders, kind, correction)
     precision = state_dtype(x.dtype)
     A, D, dt_bias = A.to(precision), D.to(precision), dt_bias.to(precision)

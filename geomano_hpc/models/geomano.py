@@ -17,6 +17,7 @@ from geomano_hpc.kernels import gelu
 from geomano_hpc.models.parts.encoder import Decoder, Encoder, Grid
 from geomano_hpc.models.parts.geomamba import GeoMambaKernel
 from geomano_hpc.models.parts.grid_model import GridModel
+from geomano_hpc.models.parts.norm import PreNorm
 from geomano_hpc.models.parts.stack import LayerStack, keeping_inputs
 
 
@@ -113,7 +114,7 @@ class GeoMaNOLayer(nn.Module):
 
     def __init__(self, config: GeomanoConfig) -> None:
         super().__init__()
-        self.kernel_norm = nn.LayerNorm(config.embedding)
+        self.kernel_norm = PreNorm(config.embedding, config.scan_backend)
         self.kernel = GeoMambaKernel(
             config.embedding,
             dstate=config.dstate,
@@ -124,7 +125,7 @@ class GeoMaNOLayer(nn.Module):
             correction_form=config.correction_form,
             backend=config.scan_backend,
         )
-        self.mlp_norm = nn.LayerNorm(config.embedding)
+        self.mlp_norm = PreNorm(config.embedding, config.scan_backend)
         self.mlp = MLP(config.embedding, round(config.mlp_ratio * config.embedding), config.scan_backend)
 
     def forward(self, z_BhwD: torch.Tensor) -> torch.Tensor:

@@ -16,25 +16,26 @@ def compose(a_first, b_first, a_second, b_second):
 
 @triton.jit
 def log1p_of_unit(w):
-    """log(1 + w) for 0 <= w <= 1, as 2 atanh(w / (2 + w)): full precision also where 1 + w rounds to 1."""
-    z = w / (2.0 + w)
-    z2 = z * z
-    series = 1.0 / 15.0
-    series = series * z2 + 1.0 / 13.0
-    series = series * z2 + 1.0 / 11.0
-    series = series * z2 + 1.0 / 9.0
-    series = series * z2 + 1.0 / 7.0
-    series = series * z2 + 1.0 / 5.0
-    series = series * z2 + 1.0 / 3.0
-    series = series * z2 + 1.0
-    return 2.0 * z * series
+    """log(1 + w) for 0 <= w <= 1 to 2e-7 of its value, also where 1 + w rounds to 1.
+
+    w times the polynomial of degree 8 with the least largest relative error (3e-8, by Remez's exchange): no division.
+    """
+    series = 0.005232694093137980
+    series = series * w - 0.02950523793697357
+    series = series * w + 0.07822595536708832
+    series = series * w - 0.1366324573755264
+    series = series * w + 0.1910600662231445
+    series = series * w - 0.2484298199415207
+    series = series * w + 0.3331909775733948
+    series = series * w - 0.4999949336051941
+    series = series * w + 0.9999999403953552
+    return series * w
 
 
 @triton.jit
 def softplus(raw):
-    """log(1 + exp(raw)) without overflow; NaN stays NaN."""
-    positive_part = tl.where(raw > 0.0, raw, 0.0)
-    return positive_part + log1p_of_unit(tl.exp2(-tl.abs(raw) * LOG2E))
+    """log(1 + exp(raw)) without overflow; NaN stays NaN, in the second term."""
+    return tl.maximum(raw, 0.0) + log1p_of_unit(tl.exp2(-tl.abs(raw) * LOG2E))
 
 
 @triton.jit

@@ -65,9 +65,13 @@ def backward(
     carries: torch.Tensor,
     needs_R: bool,
     *,
+    in_rows: bool = False,
     _blocks: Blocks | None = None,
 ) -> ScanInputs:
-    """The gradients of all inputs, in the inputs' precisions; of R only if asked for."""
+    """The gradients of all inputs, in the inputs' precisions; of R only if asked for.
+
+    in_rows: those of a low-rank dt, of B and of C are pieces of one tensor [B, H, W, K, r + 2N], side by side.
+    """
     inputs = plan.packed(inputs, settings)
     shape = plan.shape_of(inputs, settings, _blocks)
     needs_R = needs_R and inputs.R is not None
@@ -82,6 +86,10 @@ def backward(
     grads = ScanInputs._make(None if tensor is None else empty_like(tensor) for tensor in inputs)
     if not needs_R:
         grads = grads._replace(R=None)
+    if in_rows and shape.rank:
+        widths = [shape.rank, shape.dstate, shape.dstate]
+        rows = torch.empty((*inputs.B.shape[:-1], sum(widths)), dtype=x.dtype, device=x.device)
+        grads = grads._replace(**dict(zip(("dt", "B", "C"), rows.split(widths, dim=-1), strict=True)))
     dx_part = _empty(x, K * x.numel())
     tensors = _tensors(inputs)
     with torch.cuda.device_of(x):
@@ -109,9 +117,9 @@ def backward(
             outputs = (dx_part, over_channels, of_parameters, grads.dt, _empty(x, sequence.scratch))
             _launch(sequence_backward_kernel, sequence.main, *tensors, dy, carries, ends, span, *outputs)
         unused = grads.A  # a pointer that a kernel without this term never follows
-        rows = (grads.B.stride(3), grads.dt.stride(3))
+        steps = (grads.B.stride(3), grads.dt.stride(3))
         _launch(
-            sum_gradients, sums._replace(integers=(*sums.integers, *rows)), dx_part, over_channels, of_parameters, grads.x, grads.B, grads.C, grads.dt,
+            sum_gradients, sums._replace(integers=(*sums.integers, *steps)), dx_part, over_channels, of_parameters, grads.x, grads.B, grads.C, grads.dt,
             grads.A, unused if grads.R is None else grads.R, grads.D, grads.dt_bias,
             unused if grads.dt_weight is None else grads.dt_weight,
         )  # fmt: skip

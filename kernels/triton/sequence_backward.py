@@ -7,13 +7,15 @@ that enters it (kept by the forward) and the nu of the step behind it (from the 
     direct = lam - R dy    (state form: lam - C R dy)  d(delta x) += B direct,  dB += (delta x) direct
     dC += dy h    (state form: dy (h - R Bbar x))      dR -= Bbar x dy    (state form: C Bbar x dy)
 
-A program is one warp with one or two channels a lane. The steps of a tile are tuples of tensors [channels], since one of the
-two recurrences runs against the order, and in a thread's registers that costs nothing.
+A program is one warp with one or two channels a lane. The steps of a tile are tuples of tensors [channels], since one
+of the two recurrences runs against the order, and in a thread's registers that costs nothing.
 
 Axes: B batch, K scan directions, E channels, N dstates, r rank of the time step, P steps of a tile.
 """
-# mypy: disable-error-code="no-untyped-def"
-# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
+# mypy: disable-error-code="no-untyped-def,assignment"
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own; tuples grow.
+# ruff: noqa: RUF005, SIM108
+# Tuples of a kernel grow by +, the form that every release of Triton takes.
 
 import triton
 import triton.language as tl
@@ -73,19 +75,20 @@ def side_by_side(values, BE: tl.constexpr):
 
 @triton.jit
 def sum_over_channels(values, BE: tl.constexpr, LANES: tl.constexpr):
-    """Sums of a tuple of tensors [BE], as one tensor: channels of a lane first, then the values change places with the lanes.
+    """Sums of a tuple of tensors [BE], as one tensor: channels of a lane first, then values change places with lanes.
 
-    The gather changes nothing but the layout: it lays the values along the lanes, and the sum is in registers.
+    A split wants its axis in registers, and gives the lanes to the axis before it: the values. So one exchange through
+    shared memory does what ten instructions a value would do in the layout of the values.
     """
     count: tl.constexpr = len(values)
     of_lane = tl.sum(tl.reshape(side_by_side(values, BE), [BE // LANES, LANES, count]), axis=0)
-    index = tl.broadcast_to(tl.arange(0, count)[:, None], [count, LANES])
-    return tl.sum(tl.gather(tl.trans(of_lane), index, 0), axis=1)
+    even, odd = tl.split(tl.permute(tl.reshape(of_lane, [LANES // 2, 2, count]), [0, 2, 1]))
+    return tl.sum(even + odd, axis=0)
 
 
 @triton.jit(
-    do_not_specialize=["batch", "K", "H", "W", "E", "orders", "dt_row", "dt_direction", "B_row", "B_direction", "chunks",
-                       "per_chunk", "zero"],
+    do_not_specialize=["batch", "K", "H", "W", "E", "orders", "dt_row", "dt_direction", "B_row", "B_direction",
+                       "chunks", "per_chunk", "zero"],
     do_not_specialize_on_alignment=["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "dy", "kept", "ends", "span",
                                     "dx_part", "over_channels", "of_parameters", "ddt", "scratch"],
 )  # fmt: skip
@@ -93,20 +96,20 @@ def sequence_backward_kernel(
     x, dt, A, B, C, D, R, bias, weight, dy, kept, ends, span, dx_part, over_channels, of_parameters, ddt, scratch,
     batch, K, H, W, E, orders, dt_row, dt_direction, B_row, B_direction, chunks, per_chunk, zero,
     RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, NEEDS_R: tl.constexpr,
-    P: tl.constexpr, BE: tl.constexpr, LANES: tl.constexpr,
+    P: tl.constexpr, BE: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """One program: direction k, sample b, a chunk of `per_chunk` steps (a multiple of P) and a block of BE channels, from
-    the chunk's end to its start. Grid: K * batch * chunks * cdiv(E, BE), one warp of LANES lanes, BE a multiple.
+    """One program: direction k, sample b, a chunk of `per_chunk` steps (a multiple of P) and a block of BE channels,
+    from the chunk's end to its start. Grid: K * batch * chunks * cdiv(E, BE), one warp of LANES lanes, BE a multiple.
 
     Reads kept [K, B, tiles, N, E] of sequence_forward_kernel (its SEQUENCE_TILE is P), and of later chunks ends and
     span as its SWEEP 2 leaves them. Writes dx_part [K, B, points, E]; over_channels [K, B, blocks, 2 N + r, tiles * P],
     sums over a block of dB, dC and a low-rank ddt; of_parameters [K, B * chunks, 2 N + 2 + r, E], sums over a chunk of
     dA, dR (only if NEEDS_R), dD, dbias, dweight; a full ddt [B, points, K, E] (RANK 0).
 
-    scratch [programs, 5 N + 2 RANKS, BE], RANKS = r rounded up to LANES / P, needs no values; zero is 0. Pointers that
-    a mode does not use may be any.
+    GROUP ranks at a time (a power of 2): their GROUP P sums over channels need as many registers; 4 suits a warp.
+    scratch [programs, 5 N + 2 RANKS, BE], RANKS = r rounded up to GROUP, needs no values; zero is 0. Pointers that a
+    mode does not use may be any.
     """
-    GROUP: tl.constexpr = LANES // P  # ranks at a time: a load of fewer elements than lanes is made by every lane
     RANKS: tl.constexpr = (RANK + GROUP - 1) // GROUP * GROUP
     first = tl.program_id(0)
     blocks = tl.cdiv(E, BE)
@@ -177,11 +180,13 @@ def sequence_backward_kernel(
     dbias_e = tl.zeros([BE], tl.float32)
     p = tl.arange(0, P)
     group = tl.arange(0, GROUP)
-    v = tl.arange(0, 2 * P)
     start = chunk * per_chunk
     tiles = tl.cdiv(tl.minimum(per_chunk, points - start), P)
     for back in range(tiles):
         t = start + (tiles - 1 - back) * P
+        # Kept states come from far, so that each is asked for one dstate ahead.
+        kept_here = kept + (t // P).to(tl.int64) * N * E + channel
+        entering = tl.load(kept_here, mask=is_channel, other=0.0)
         is_element = (t + p < points)[:, None] & is_channel[None, :]
         dt_at = offsets_of(t, p, corner, step_i, step_j, WT, dt_row, P)
         if RANK == 0:
@@ -197,29 +202,28 @@ def sequence_backward_kernel(
                     raw += lows[g][:, None] * tl.load(weights + (r + g) * (2 * BE) + channel)[None, :]
         # Steps outside have delta 0, x 0 and dy 0, so that they change nothing.
         delta_pe = tl.where(is_element, softplus(raw), 0.0)
-        x_at = offsets_of(t, p, corner, step_i, step_j, WT, E, P)[:, None] + channel[None, :]
+        x_at = tl.gather(offsets_of(t, p, corner, step_i, step_j, WT, E, P), p, 0)[:, None] + channel[None, :]
         dy_pe = tl.load(dy + x_at, mask=is_element, other=0.0).to(tl.float32)
         delta = rows_of(delta_pe, P, BE)
         u = rows_of(delta_pe * tl.load(x + x_at, mask=is_element, other=0.0).to(tl.float32), P, BE)
         dys = rows_of(dy_pe, P, BE)
         du = rows_of(tl.zeros([P, BE], tl.float32), P, BE)
         dd = rows_of(tl.zeros([P, BE], tl.float32), P, BE)
-        kept_here = kept + (t // P).to(tl.int64) * N * E + channel
-
         # B and C in one load with an element for every lane (a shorter one would be made by every lane for itself).
         B_at = offsets_of(t, p, corner, step_i, step_j, WT, B_row, P)
         for s in range(N):
-            both = B_at[:, None, None] + tl.arange(0, GROUP // 2)[None, :, None] * 0 + s
+            both = B_at[:, None, None] + tl.arange(0, LANES // P // 2)[None, :, None] * 0 + s
             both = both + tl.arange(0, 2)[None, None, :] * C_from_B
             is_both = (t + p < points)[:, None, None] & (both == both)
             B_several, C_several = tl.split(tl.load(B + both, mask=is_both, other=0.0).to(tl.float32))
-            B_p = columns_of(B_several, P, GROUP // 2)[0]
-            C_p = columns_of(C_several, P, GROUP // 2)[0]
+            B_p = columns_of(B_several, P, LANES // P // 2)[0]
+            C_p = columns_of(C_several, P, LANES // P // 2)[0]
             Bs = rows_of(tl.broadcast_to(B_p[:, None], [P, BE]), P, BE)
             Cs = rows_of(tl.broadcast_to(C_p[:, None], [P, BE]), P, BE)
             own = scratch + s * row + channel
             A_e = tl.load(own + BE)
-            h = tl.load(kept_here + s * E, mask=is_channel, other=0.0)
+            h = entering
+            entering = tl.load(kept_here + tl.minimum(s + 1, N - 1) * E, mask=is_channel, other=0.0)
             if CORRECTION > 0:
                 R_e = tl.load(own + 2 * BE)
             a = ()
@@ -235,6 +239,7 @@ def sequence_backward_kernel(
                     for_C = for_C + (dys[q] * (h - R_e * (Bs[q] * u[q])),)
                 else:
                     for_C = for_C + (dys[q] * h,)
+            tl.store(over_channels + (N + s) * (all_tiles * P) + (t + p), sum_over_channels(for_C, BE, LANES))
             nu = tl.load(own)
             dA_e = tl.load(own + 3 * BE)
             if NEEDS_R:
@@ -267,13 +272,12 @@ def sequence_backward_kernel(
             tl.store(own + 3 * BE, dA_e)
             if NEEDS_R:
                 tl.store(own + 4 * BE, dR_e)
-            sums = sum_over_channels(for_B + for_C, BE, LANES)
-            tl.store(over_channels + (s + v // P * N) * (all_tiles * P) + (t + v % P), sums)
+            tl.store(over_channels + s * (all_tiles * P) + (t + p), sum_over_channels(for_B, BE, LANES))
 
         # Offsets again, with a zero that the compiler does not know: kept through the loop they would spill.
         again = t + zero
         is_element = (again + p < points)[:, None] & is_channel[None, :]
-        at = offsets_of(again, p, corner, step_i, step_j, WT, E, P)[:, None] + channel[None, :]
+        at = tl.gather(offsets_of(again, p, corner, step_i, step_j, WT, E, P), p, 0)[:, None] + channel[None, :]
         x_pe = tl.load(x + at, mask=is_element, other=0.0).to(tl.float32)
         du_pe = tl.trans(side_by_side(du, BE))
         dd_pe = tl.trans(side_by_side(dd, BE))

@@ -31,6 +31,16 @@ def offsets_of(t, p, corner, step_i, step_j, WT, row, P: tl.constexpr):
 
 
 @triton.jit
+def per_step(pointer, at, mask, p):
+    """One value for each step p, 0 where masked, as float32. The gather, which changes nothing, keeps the conversion
+    from half precision with the lane that loads: otherwise every lane would convert every value."""
+    values = tl.load(pointer + at, mask=mask, other=0.0)
+    if pointer.dtype.element_ty == tl.float32:
+        return values
+    return tl.gather(values.to(tl.float32), p, 0)
+
+
+@triton.jit
 def copy_turned(matrix, to, n, channel, is_channel, factor, N: tl.constexpr, ROW: tl.constexpr):
     """Columns n of a matrix [channels, N], times a factor, to a scratch with rows ROW apart, and returned."""
     mask = (n < N)[:, None] & is_channel[None, :]
@@ -59,8 +69,10 @@ def sequence_forward_kernel(
     enter every SEQUENCE_TILE steps. SWEEP 1 writes ends and span of its chunk, from state zero. SWEEP 2 does so for
     the adjoint states nu[t] = Abar[t] (nu[t+1] + C[t] dy[t]), backwards: x is dy, and B is C.
 
-    scratch [programs, 3 N + r, BE] needs no values; zero is 0. Pointers that a mode does not use may be any.
+    scratch [programs, 3 N + RANKS, BE], RANKS = r rounded up to fours, needs no values; zero is 0. Pointers that a mode
+    does not use may be any.
     """
+    RANKS: tl.constexpr = (RANK + 3) // 4 * 4  # four at a time, so that their loads wait together
     first = tl.program_id(0)
     blocks = tl.cdiv(E, BE)
     points = H * W
@@ -74,16 +86,16 @@ def sequence_forward_kernel(
     corner, step_i, step_j, _HT, WT = turned(orders, k, H, W)
 
     # Scalar 64-bit steps to this direction, sample and block, so that offsets inside are short.
-    x += b * points * E + first_channel
+    x_of = x + (b * points * E + first_channel) + channel
     dt += b * points * dt_row + k * dt_direction
     B += b * points * B_row + k * B_direction
     C += b * points * B_row + k * B_direction
     y_part += kb.to(tl.int64) * points * E + first_channel
     A += (k * E + first_channel) * N
     R += (k * E + first_channel) * N
-    ends += kb.to(tl.int64) * chunks * N * E + first_channel
-    span += kb.to(tl.int64) * chunks * E + first_channel
-    scratch += first.to(tl.int64) * (3 * N + RANK) * BE
+    ends += first_channel
+    span += first_channel
+    scratch += first.to(tl.int64) * (3 * N + RANKS) * BE
     kept += kb.to(tl.int64) * tl.cdiv(points, SEQUENCE_TILE) * N * E + first_channel
     # Of a dstate: state, A, R, side by side, so that one address serves them.
     row: tl.constexpr = 3 * BE
@@ -93,9 +105,11 @@ def sequence_forward_kernel(
     if RANK == 0:
         dt += first_channel
     else:
-        for r in range(0, RANK, 16):
-            q = r + tl.arange(0, 16)
-            copy_turned(weight + (k * E + first_channel) * RANK, weights, q, channel, is_channel, 1.0, RANK, BE)
+        for r in range(0, RANKS, 4):
+            q = r + tl.arange(0, 4)
+            is_weight = (q < RANK)[:, None] & is_channel[None, :]
+            at = (k * E + first_channel + channel)[None, :] * RANK + q[:, None]
+            tl.store(weights + q[:, None] * BE + channel[None, :], tl.load(weight + at, mask=is_weight, other=0.0))
     if SWEEP == 0:
         D_e = tl.load(D + k * E + first_channel + channel, mask=is_channel, other=0.0)
     for s in range(0, N, 16):
@@ -107,9 +121,10 @@ def sequence_forward_kernel(
             if CORRECTION > 0:
                 copy_turned(R, scratch + 2 * BE, n, channel, is_channel, 1.0, N, row)
             for earlier in range(chunk):
-                span_e = tl.load(span + earlier * E + channel, mask=is_channel, other=0.0)
-                end = ends + (earlier * N + n[:, None]) * E + channel[None, :]
-                h_ne = tl.exp2(A_ne * span_e[None, :]) * h_ne + tl.load(end, mask=is_state, other=0.0)
+                part = (kb * chunks + earlier).to(tl.int64)
+                past = tl.load(span + part * E + channel, mask=is_channel, other=0.0)
+                end = tl.load(ends + part * N * E + n[:, None] * E + channel[None, :], mask=is_state, other=0.0)
+                h_ne = tl.exp2(A_ne * past[None, :]) * h_ne + end
         tl.store(scratch + n[:, None] * row + channel[None, :], h_ne, mask=(n < N)[:, None] & (channel >= 0)[None, :])
     tl.debug_barrier()  # below, rows of the scratch belong to one thread per channel
 
@@ -122,21 +137,25 @@ def sequence_forward_kernel(
         t = start + (tiles - 1 - tile if SWEEP == 2 else tile) * P
         B_at = offsets_of(t, step, corner, step_i, step_j, WT, B_row, P)
         dt_at = offsets_of(t, step, corner, step_i, step_j, WT, dt_row, P)
-        x_at = offsets_of(t, step, corner, step_i, step_j, WT, E, P)
-        inside = t + step < points
+        x_at = tl.gather(offsets_of(t, step, corner, step_i, step_j, WT, E, P), p, 0)
+        left = points - t
+        inside = step < left
         is_element = inside[:, None] & is_channel[None, :]
 
         # Eq. (discretisation): delta, and Bbar x = B (delta x). Steps outside have delta 0 and input 0.
         if RANK == 0:
+            dt_at = tl.gather(dt_at, p, 0)
             raw = tl.load(dt + dt_at[:, None] + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
             raw += bias_e[None, :]
         else:
             raw = tl.zeros([P, BE], tl.float32) + bias_e[None, :]
-            for r in range(RANK):
-                low = tl.load(dt + dt_at + r, mask=inside, other=0.0).to(tl.float32)
-                raw += low[:, None] * tl.load(weights + r * BE + channel)[None, :]
+            for r in range(0, RANKS, 4):
+                for g in tl.static_range(4):
+                    is_low = inside if RANK == RANKS else inside & (r + g < RANK)
+                    low = per_step(dt, dt_at + (r + g), is_low, p)
+                    raw += low[:, None] * tl.load(weights + (r + g) * BE + channel)[None, :]
         delta = tl.where(inside[:, None], softplus(raw), 0.0)
-        x_pe = tl.load(x + x_at[:, None] + channel[None, :], mask=is_element, other=0.0).to(tl.float32)
+        x_pe = tl.load(x_of[None, :] + x_at[:, None], mask=is_element, other=0.0).to(tl.float32)
         u = x_pe if SWEEP == 2 else delta * x_pe
         if SWEEP == 0:
             y = D_e[None, :] * x_pe
@@ -147,7 +166,7 @@ def sequence_forward_kernel(
         for s in range(N):
             own = scratch + s * row + channel
             a = tl.exp2(delta * tl.load(own + BE)[None, :])
-            bx = tl.load(B + B_at + s, mask=inside, other=0.0).to(tl.float32)[:, None] * u
+            bx = per_step(B, B_at + s, inside, p)[:, None] * u
             if SWEEP == 2:
                 bx *= a
             before = tl.load(own)
@@ -160,9 +179,9 @@ def sequence_forward_kernel(
                     for m in tl.static_range(P // SEQUENCE_TILE):
                         if m > 0:
                             before = tl.sum(tl.where(p[:, None] == m * SEQUENCE_TILE - 1, h, -0.0), axis=0)
-                        is_kept = is_channel & (t + m * SEQUENCE_TILE < points)
+                        is_kept = is_channel & (m * SEQUENCE_TILE < left)
                         tl.store(kept_here + (m * N + s) * E, before, mask=is_kept)
-                C_p = tl.load(C + B_at + s, mask=inside, other=0.0).to(tl.float32)[:, None]
+                C_p = per_step(C, B_at + s, inside, p)[:, None]
                 if CORRECTION == 2:
                     y += C_p * (h - tl.load(own + 2 * BE)[None, :] * bx)
                 else:
@@ -172,10 +191,15 @@ def sequence_forward_kernel(
 
         if SWEEP == 0:
             # Computed again with a zero that the compiler does not know: offsets kept through the loop would spill.
-            at = offsets_of(t + zero, p, corner, step_i, step_j, WT, E, P)[:, None] + channel[None, :]
-            tl.store(y_part + at, y, mask=(t + zero + p < points)[:, None] & is_channel[None, :])
+            at = tl.gather(offsets_of(t + zero, p, corner, step_i, step_j, WT, E, P), p, 0)
+            tl.store(
+                (y_part + channel)[None, :] + at[:, None], y, mask=(p < left + zero)[:, None] & is_channel[None, :]
+            )
 
     if SWEEP > 0:
+        again = channel + zero
+        part = (kb * chunks + chunk).to(tl.int64)
         for s in range(N):
-            tl.store(ends + (chunk * N + s) * E + channel, tl.load(scratch + s * row + channel), mask=is_channel)
-        tl.store(span + chunk * E + channel, span_e, mask=is_channel)
+            h = tl.load(scratch + s * row + channel)
+            tl.store(ends + part * N * E + s * E + again, h, mask=first_channel + again < E)
+        tl.store(span + part * E + again, span_e, mask=first_channel + again < E)

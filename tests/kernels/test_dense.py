@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from geomano_hpc.errors import BackendError
-from geomano_hpc.kernels import backends, conv_silu, dense, gelu, norm_gate
+from geomano_hpc.kernels import backends, conv_silu, gelu, norm_gate
+from geomano_hpc.kernels.cpu import dense
 from geomano_hpc.kernels.cpu import extension as cpu_extension
 
 Operation = Callable[..., torch.Tensor]
@@ -206,7 +207,7 @@ def test_backend_by_name_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_opcheck() -> None:
     for name in OPERATIONS:
         inputs = [tensor.requires_grad_() for tensor in inputs_of(name, (1, 3, 4, 16))]
-        extra = (EPSILON,) if name == "norm_gate" else ()
+        extra = (EPSILON, "cpu") if name == "norm_gate" else ("cpu",)
         torch.library.opcheck(getattr(torch.ops.geomano_hpc, name).default, (*inputs, *extra))
         fixed = [tensor.detach() for tensor in inputs]
         backward = getattr(torch.ops.geomano_hpc, f"{name}_backward").default

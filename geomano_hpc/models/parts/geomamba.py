@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from geomano_hpc.kernels import conv_silu, geo_scan, norm_gate, order_set
+from geomano_hpc.kernels import conv_silu, geo_scan, negative_exp, norm_gate, order_set, split_rows
 from geomano_hpc.models.parts.stack import keeping_inputs
 
 
@@ -68,11 +68,11 @@ class GeoMambaKernel(nn.Module):
         x_BhwE, projected = keeping_inputs(self._scan_inputs, z_BhwE)
 
         per_direction = projected.unflatten(-1, (len(self.orders), -1))
-        dt, B, C = per_direction.split([self.dt_rank, self.dstate, self.dstate], dim=-1)
+        dt, B, C = split_rows(per_direction, (self.dt_rank, self.dstate, self.dstate), self.backend)
         y_BhwE = geo_scan(
             x_BhwE,
             dt,
-            -torch.exp(self.A_log),
+            negative_exp(self.A_log, self.backend),
             B,
             C,
             D=self.skip,

@@ -22,6 +22,7 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") != "1":
 
     @pytest.mark.interpreter
+    @pytest.mark.slow(25)
     def test_in_the_interpreter() -> None:
         """Runs every check of this file."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
@@ -115,8 +116,8 @@ else:
         programs = K * batch * chunks * blocks
         form = 0 if R is None else {"equation": 1, "state": 2}[correction]
         code = sum(order.code << (3 * k) for k, order in enumerate(orders))
-        numbers = (batch, height, width, E, code, dt.stride(2), dt.stride(3), B.stride(2), B.stride(3))
-        numbers = (*numbers, chunks, per_chunk, 0)
+        strides = (dt.stride(2), dt.stride(3), B.stride(2), B.stride(3))
+        numbers = (height, width, E, code, *strides, chunks, per_chunk, 0)
         constants = {"RANK": rank, "N": N, "CORRECTION": form, **OPTIONS}
         forward = {**constants, "P": steps, "BE": lanes, "SEQUENCE_TILE": tile}
         parameters = (D, A if R is None else R, bias, bias if weight is None else weight)
@@ -124,15 +125,13 @@ else:
         y_part = poison(K, batch, points, E)
         kept = poison(K, batch, triton.cdiv(points, tile), N, E)
         ends, span = poison(K, batch, chunks, N, E), poison(K, batch, chunks, E)
-        scratch = poison(programs, 3 * N + rank, lanes)
-        arguments = (x, dt, A, B, C, *parameters, y_part, kept, ends, span, scratch, *numbers)
+        scratch = poison(programs, 3 * N + triton.cdiv(rank, 4) * 4, lanes)
+        arguments: tuple[Any, ...] = (x, dt, A, B, C, *parameters, y_part, kept, ends, span, scratch, batch, *numbers)
         if chunks > 1:
             launch(sequence_forward_kernel, (programs,), arguments, {**forward, "SWEEP": 1, "KEEP": 0})
         launch(sequence_forward_kernel, (programs,), arguments, {**forward, "SWEEP": 0, "KEEP": 1})
-        assert not kept.isnan().any()
         y = y_part.sum(0).view(x.shape)
 
-        back = ScanInputs(*(None if t is None else poison(*t.shape) for t in inputs))
         slots = triton.cdiv(points, tile) * tile
         wide_blocks = triton.cdiv(E, wide)
         dx_part = poison(K, batch, points, E)
@@ -140,14 +139,14 @@ else:
         of_parameters = poison(K, batch * chunks, 2 * N + 2 + rank, E)
         ddt = poison(batch, height, width, K, E, dtype=dt.dtype)
         if chunks > 1:
-            arguments = (dy, dt, A, C, C, *parameters, y_part, kept, ends, span, scratch, *numbers)
+            arguments = (dy, dt, A, C, C, *parameters, y_part, kept, ends, span, scratch, batch, *numbers)
             launch(sequence_forward_kernel, (programs,), arguments, {**forward, "SWEEP": 2, "KEEP": 0})
         wide_programs = K * batch * chunks * wide_blocks
-        ranks = triton.cdiv(rank, lanes // tile) * (lanes // tile)
+        ranks = triton.cdiv(rank, 4) * 4
         scratch = poison(wide_programs, 5 * N + 2 * ranks, wide)
         outputs = (dx_part, over_channels, of_parameters, ddt)
-        arguments = (x, dt, A, B, C, *parameters, dy, kept, ends, span, *outputs, scratch, batch, K, *numbers[1:])
-        backward = {**constants, "NEEDS_R": int(R is not None), "P": tile, "BE": wide, "LANES": lanes}
+        arguments = (x, dt, A, B, C, *parameters, dy, kept, ends, span, *outputs, scratch, batch, K, *numbers)
+        backward = {**constants, "NEEDS_R": int(R is not None), "P": tile, "BE": wide, "LANES": lanes, "GROUP": 4}
         launch(sequence_backward_kernel, (wide_programs,), arguments, backward)
 
         summed = torch.empty(batch, points, K, 2 * N + rank)
@@ -156,15 +155,15 @@ else:
             summed[:, place, k] = over_channels[k, :, :, :, :points].sum(1).transpose(1, 2)
         dB, dC, low = summed.view(batch, height, width, K, -1).split([N, N, rank], dim=-1)
         sums = of_parameters.sum(1).transpose(1, 2)
-        return y, back._replace(
+        return y, inputs._replace(
             x=dx_part.sum(0).view(x.shape), dt=low if rank else ddt, A=sums[..., :N], B=dB, C=dC, D=sums[..., 2 * N],
             R=None if R is None else sums[..., N : 2 * N], dt_bias=sums[..., 2 * N + 1],
             dt_weight=sums[..., 2 * N + 2 :] if rank else None,
         )  # fmt: skip
 
     def check(
-        orders: tuple[ScanOrder, ...] = PAPER[:2], correction: str = "equation", *, batch: int = 1, height: int = 3,
-        width: int = 5, E: int = 10, N: int = 2, rank: int = 2, R: bool = True, chunks: int = 1, lanes: int = 8,
+        orders: tuple[ScanOrder, ...] = PAPER[1:2], correction: str = "equation", *, batch: int = 1, height: int = 3,
+        width: int = 5, E: int = 6, N: int = 2, rank: int = 2, R: bool = True, chunks: int = 1, lanes: int = 8,
         steps: int = 8, tile: int = 4, wide: int = 8, dtype: torch.dtype = torch.float32, tolerance: float = 3e-6,
     ) -> None:  # fmt: skip
         inputs = make(batch, height, width, E, N, len(orders), rank, R, dtype)
@@ -180,12 +179,12 @@ else:
                 assert error <= tolerance, f"{name} is wrong by {float(error):.1e}"
 
     def test_all_eight_orders() -> None:
-        check(ALL_ORDERS, height=4, width=3, N=1, E=3)
+        check(ALL_ORDERS, height=4, width=3, N=1)
 
     @pytest.mark.parametrize("correction", ["equation", "state"])
     @pytest.mark.parametrize("rank", [0, 3])
     def test_corrections_and_both_kinds_of_time_step(correction: str, rank: int) -> None:
-        check(PAPER[2:], correction, rank=rank, batch=2)
+        check(PAPER[2:3], correction, rank=rank, batch=2, E=10)
 
     @pytest.mark.parametrize("rank", [0, 1])
     def test_without_a_correction(rank: int) -> None:
@@ -194,13 +193,13 @@ else:
     @pytest.mark.parametrize("rank", [0, 2])
     @pytest.mark.parametrize("correction", ["equation", "state"])
     def test_chunks_of_which_the_last_is_not_full(correction: str, rank: int) -> None:
-        check(PAPER[1:3], correction, height=7, width=3, chunks=3, rank=rank, E=7)
+        check(PAPER[2:3], correction, height=7, width=3, chunks=3, rank=rank)
 
-    @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 37), (37, 1), (2, 2), (5, 9), (2, 35)])
+    @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 37), (37, 1), (2, 2), (5, 9)])
     def test_odd_sizes(height: int, width: int) -> None:
-        check(ALL_ORDERS[5:7], height=height, width=width, N=1)
+        check(ALL_ORDERS[5:6], height=height, width=width, N=1)
 
-    @pytest.mark.parametrize("N", [1, 5, 16, 20])
+    @pytest.mark.parametrize("N", [1, 5, 16])
     def test_dstates(N: int) -> None:
         check(PAPER[3:], N=N, chunks=2, E=3)
 
@@ -210,9 +209,21 @@ else:
 
     @pytest.mark.parametrize(("lanes", "tile", "wide", "E"), [(32, 8, 64, 70), (32, 8, 32, 8), (64, 8, 64, 70)])
     def test_the_sizes_of_a_gpu(lanes: int, tile: int, wide: int, E: int) -> None:
-        check(PAPER[1:2], height=7, width=10, E=E, chunks=2, lanes=lanes, steps=32, tile=tile, wide=wide)
+        check(PAPER[1:2], height=5, width=8, E=E, N=1, chunks=2, lanes=lanes, steps=32, tile=tile, wide=wide)
 
     @pytest.mark.parametrize("rank", [0, 2])
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_half_precisions(dtype: torch.dtype, rank: int) -> None:
-        check(dtype=dtype, rank=rank, chunks=2, tolerance=3e-6 if rank else 5e-3)
+        check(PAPER[2:3], dtype=dtype, rank=rank, chunks=2, tolerance=3e-6 if rank else 5e-3)
+
+    @pytest.mark.parametrize("name", ["x", "dt", "C"])
+    def test_nan_in_gives_nan_out(name: str) -> None:
+        inputs = make(1, 3, 5, 6, 1, 1, 2, True, torch.float32)
+        tensor = getattr(inputs, name)
+        tensor[(*(size // 2 for size in tensor.shape),)] = float("nan")
+        dy = torch.ones_like(inputs.x)
+        expected_y, expected = reference(dy, inputs, PAPER[1:2], "equation")
+        y, gradients = run(dy, inputs, PAPER[1:2], "equation", 2, 8, 8, 4, 8)
+        for field, want in {"y": expected_y, **expected._asdict()}.items():
+            found = {"y": y, **gradients._asdict()}[field]
+            assert (found.isnan() | ~want.isnan()).all(), field
