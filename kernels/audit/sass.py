@@ -86,8 +86,8 @@ def blocks_of(text: str) -> list[Block]:
         stripped = raw.strip()
         if label := re.match(r"^(\.L_x?_?\d+):", stripped):
             labels[label[1]] = len(instructions)
-        elif place := re.search(r'//## File "([^"]*)", line (\d+)', raw):
-            line = f"{place[1].rpartition('/')[2]}:{place[2]}"
+        elif where := re.search(r'//## File "([^"]*)", line (\d+)', raw):
+            line = f"{where[1].rpartition('/')[2]}:{where[2]}"
         elif found := _INSTRUCTION.search(raw):
             parts = _PARTS.match(found[2])
             assert parts, raw
