@@ -183,6 +183,8 @@ def specialised(
     for parameter in kernel.params:
         name = parameter.name
         if parameter.is_constexpr:
+            if name not in constants and not parameter.has_default:
+                raise TypeError(f"{kernel.fn.__name__} is launched without its constant {name}")
             value = constants.get(name, parameter.default)
             signature.append((name, "constexpr"))
             fixed.append((name, value))

@@ -193,6 +193,8 @@ def test_recorded_launches_are_specialised_as_triton_does() -> None:
     plain = launched(kernels.triangle, (5,), meta(4096), meta(4096)[1:], 1, BE=128, P=16).variant
     assert plain.divisible == ("x",)
     assert dict(plain.constants)["first"] == 1  # Triton makes a constant of it
+    with pytest.raises(TypeError, match="triangle is launched without its constant P"):
+        launched(kernels.triangle, (5,), meta(4096), meta(4096), 1, BE=128)
 
 
 def test_torchs_own_kernels_count_as_launches_and_views_do_not() -> None:
