@@ -95,8 +95,8 @@ def sum_gradients(
     LOW_RANK: tl.constexpr, NEEDS_R: tl.constexpr, STRIP: tl.constexpr, SIDE: tl.constexpr,
     FOURS: tl.constexpr, ELEMENTS: tl.constexpr, SLOTS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a call but the full ddt, contiguous: dx [batch, points, E], dB, dC [batch, points, K, N] in rows
-    B_row apart, ddt [batch, points, K, rank] in rows dt_row apart, dA, dR [K, E, N], dD, dbias [K, E], dweight [K, E, rank].
+    """All gradients of a call but the full ddt: dx [batch, points, E], dB, dC [batch, points, K, N] in rows B_row apart,
+    ddt [batch, points, K, rank] in rows dt_row apart, dA, dR [K, E, N], dD, dbias [K, E], dweight [K, E, rank].
 
     STRIP x SIDE is the tile of a 2d scan, whose slots are numbered tile by tile; STRIP 0: slots are the traversal of a
     1d scan. The programs are those of `gradient_programs`; rank is 0 and LOW_RANK False for a full dt.
@@ -142,7 +142,8 @@ def sum_gradients(
         add_blocks(source, blocks, block_step, N, slot, slots, dC + sample * B_row, row * B_row, inside, SLOTS)
         if LOW_RANK:
             source += N * slots
-            add_blocks(source, blocks, block_step, rank, slot, slots, ddt + sample * dt_row, row * dt_row, inside, SLOTS)
+            ddt += sample * dt_row
+            add_blocks(source, blocks, block_step, rank, slot, slots, ddt, row * dt_row, inside, SLOTS)
     else:
         kinds = 2 * N + 2 + rank
         blocks_of_channels = (E + CHANNELS - 1) // CHANNELS
