@@ -12,7 +12,7 @@ import triton.language as tl
 from geomano_hpc.kernels.triton.arithmetic import turned
 
 ELEMENTS = 1024  # of y or dx, of one program
-SLOTS = 64  # positions of one program
+SLOTS = 128  # positions of one program, one a thread
 CHANNELS = 64  # of a parameter, of one program
 WARPS = 4
 
@@ -38,44 +38,69 @@ def gradient_programs(
 
 
 @triton.jit
-def add_directions(parts, target, program, elements, directions, ELEMENTS: tl.constexpr):
+def add_directions(parts, target, program, elements, DIRECTIONS: tl.constexpr, ELEMENTS: tl.constexpr):
     """target = parts[0] + parts[1] + ... of one program."""
     here = tl.arange(0, ELEMENTS)
     start = program.to(tl.int64) * ELEMENTS
-    inside = here < elements - start
-    total = tl.load(parts + start + here, mask=inside, other=0.0)
-    for k in range(1, directions):
-        total += tl.load(parts + k * elements + start + here, mask=inside, other=0.0)
+    inside = here < tl.minimum(elements - start, ELEMENTS).to(tl.int32)
+    part = parts + start
+    total = tl.load(part + here, mask=inside)
+    for _k in tl.static_range(1, DIRECTIONS):
+        part += elements
+        total += tl.load(part + here, mask=inside)
     tl.store(target + start + here, total, mask=inside)
 
 
 @triton.jit(
-    do_not_specialize=["samples", "points", "E", "directions"], do_not_specialize_on_alignment=["y_part", "y"]
+    do_not_specialize=["samples", "points", "E"], do_not_specialize_on_alignment=["y_part", "y"]
 )  # fmt: skip
-def sum_directions(y_part, y, samples, points, E, directions, ELEMENTS: tl.constexpr):
+def sum_directions(y_part, y, samples, points, E, DIRECTIONS: tl.constexpr, ELEMENTS: tl.constexpr):
     """y [batch, points, E] in its own dtype from y_part [K, batch, points, E]."""
     elements = samples.to(tl.int64) * points * E
-    add_directions(y_part, y, tl.program_id(0), elements, directions, ELEMENTS)
+    add_directions(y_part, y, tl.program_id(0), elements, DIRECTIONS, ELEMENTS)
 
 
 @triton.jit
-def add_blocks(source, blocks, block_step, first, count, slot, slots, target, at_point, inside, SLOTS: tl.constexpr):
-    """Rows first .. first + count of over_channels, added over blocks of channels, to target[at_point + row]."""
-    n = tl.arange(0, 16)
-    for start in range(0, count, 16):
-        row = start + n
-        wanted = (row < count)[:, None] & (slot < slots)[None, :]
-        total = tl.zeros([16, SLOTS], tl.float32)
-        for block in range(blocks):
-            at = source + block * block_step + (first + start) * slots
-            total += tl.load(at + n[:, None] * slots + slot[None, :], mask=wanted, other=0.0)
-        written = inside[:, None] & (row < count)[None, :]
-        tl.store(target + at_point[:, None] + row[None, :], tl.trans(total), mask=written)
+def add_blocks(source, block_step, wanted, BLOCKS: tl.constexpr):
+    """One row of over_channels, added over blocks of channels."""
+    total = tl.load(source, mask=wanted)
+    if BLOCKS <= 8:
+        for block in tl.static_range(1, BLOCKS):
+            total += tl.load(source + block * block_step, mask=wanted)
+    else:
+        for block in range(1, BLOCKS):
+            total += tl.load(source + block * block_step, mask=wanted)
+    return total
+
+
+@triton.jit
+def write_rows(
+    source, block_step, slots, target, inside, count,
+    BLOCKS: tl.constexpr, QUADS: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """count rows from source, a slot each, to neighbouring elements of target [SLOTS]; QUADS: four in one store."""
+    if QUADS:
+        BYTES: tl.constexpr = target.dtype.element_ty.primitive_bitwidth // 2
+        for _quad in range(count // 4):
+            first = add_blocks(source, block_step, inside, BLOCKS)
+            second = add_blocks(source + slots, block_step, inside, BLOCKS)
+            third = add_blocks(source + 2 * slots, block_step, inside, BLOCKS)
+            fourth = add_blocks(source + 3 * slots, block_step, inside, BLOCKS)
+            four = tl.reshape(tl.join(tl.join(first, third), tl.join(second, fourth)), [SLOTS, 4])
+            at = tl.multiple_of(target[:, None] + tl.arange(0, 4)[None, :], [1, BYTES])
+            tl.store(at, four, mask=inside[:, None])
+            source += 4 * slots
+            target += 4
+    else:
+        for _row in range(count):
+            tl.store(target, add_blocks(source, block_step, inside, BLOCKS), mask=inside)
+            source += slots
+            target += 1
 
 
 @triton.jit(
     do_not_specialize=[
-        "orders", "directions", "batch", "H", "W", "E", "N", "rank", "blocks", "parts", "slots", "first_position",
+        "orders", "batch", "H", "W", "E", "rank", "parts", "slots", "first_position",
         "first_dx",
     ],
     do_not_specialize_on_alignment=[
@@ -84,8 +109,9 @@ def add_blocks(source, blocks, block_step, first, count, slot, slots, target, at
 )  # fmt: skip
 def sum_gradients(
     dx_part, over_channels, of_parameters, dx, dB, dC, ddt, dA, dR, dD, dbias, dweight,
-    orders, directions, batch, H, W, E, N, rank, blocks, parts, slots, first_position, first_dx,
-    LOW_RANK: tl.constexpr, NEEDS_R: tl.constexpr, STRIP: tl.constexpr, SIDE: tl.constexpr,
+    orders, batch, H, W, E, rank, parts, slots, first_position, first_dx,
+    DIRECTIONS: tl.constexpr, BLOCKS: tl.constexpr, LOW_RANK: tl.constexpr, N: tl.constexpr, NEEDS_R: tl.constexpr,
+    STRIP: tl.constexpr, SIDE: tl.constexpr,
     ELEMENTS: tl.constexpr, SLOTS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """All gradients of a call but the full ddt, contiguous: dx [batch, points, E], dB, dC [batch, points, K, N],
@@ -98,7 +124,7 @@ def sum_gradients(
     points = H * W
     if program >= first_dx:
         elements = batch.to(tl.int64) * points * E
-        add_directions(dx_part, dx, program - first_dx, elements, directions, ELEMENTS)
+        add_directions(dx_part, dx, program - first_dx, elements, DIRECTIONS, ELEMENTS)
     elif program >= first_position:
         pieces = (slots + SLOTS - 1) // SLOTS
         kb = (program - first_position) // pieces
@@ -117,13 +143,16 @@ def sum_gradients(
             i = ti * STRIP + p // SIDE
             j = (tile - ti * across) * SIDE + p % SIDE
         inside = (i < rows) & (j < columns) & (slot < slots)
-        row = (b.to(tl.int64) * points + corner + i * step_i + j * step_j) * directions + k
+        at_point = (b.to(tl.int64) * points + corner + i * step_i + j * step_j) * DIRECTIONS + k
         block_step = (2 * N + rank).to(tl.int64) * slots
-        source = over_channels + kb * blocks * block_step
-        add_blocks(source, blocks, block_step, 0, N, slot, slots, dB, row * N, inside, SLOTS)
-        add_blocks(source, blocks, block_step, N, N, slot, slots, dC, row * N, inside, SLOTS)
+        source = over_channels + kb * BLOCKS * block_step + slot
+        QUADS: tl.constexpr = N % 4 == 0
+        write_rows(source, block_step, slots, dB + at_point * N, inside, N, BLOCKS, QUADS, SLOTS)
+        source += N * slots
+        write_rows(source, block_step, slots, dC + at_point * N, inside, N, BLOCKS, QUADS, SLOTS)
         if LOW_RANK:
-            add_blocks(source, blocks, block_step, 2 * N, rank, slot, slots, ddt, row * rank, inside, SLOTS)
+            source += N * slots
+            write_rows(source, block_step, slots, ddt + at_point * rank, inside, rank, BLOCKS, False, SLOTS)
     else:
         kinds = 2 * N + 2 + rank
         blocks_of_channels = (E + CHANNELS - 1) // CHANNELS
@@ -133,12 +162,13 @@ def sum_gradients(
         row = k_row - k * kinds
         if NEEDS_R | (row < N) | (row >= 2 * N):
             part = tl.arange(0, 16)
-            source = of_parameters + (k.to(tl.int64) * parts * kinds + row) * E
+            of_row = of_parameters + (k.to(tl.int64) * parts * kinds + row) * E
             total = tl.zeros([CHANNELS], tl.float32)
+            at = part[:, None] * (kinds * E) + e[None, :]
             for start in range(0, parts, 16):
-                at = (start + part)[:, None].to(tl.int64) * (kinds * E) + e[None, :]
                 wanted = (start + part < parts)[:, None] & (e < E)[None, :]
-                total += tl.sum(tl.load(source + at, mask=wanted, other=0.0), axis=0)
+                total += tl.sum(tl.load(of_row + at, mask=wanted, other=0.0), axis=0)
+                of_row += 16 * (kinds * E)
             channel = k * E + e
             if row < N:
                 tl.store(dA + channel * N + row, total, mask=e < E)
