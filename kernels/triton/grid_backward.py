@@ -27,6 +27,17 @@ import triton
 import triton.language as tl
 
 from geomano_hpc.kernels.triton.arithmetic import LOG2E, softplus, softplus_slope, turned
+from geomano_hpc.kernels.triton.registers import (
+    load_field,
+    load_fields,
+    rows4,
+    stack,
+    store_field,
+    store_fields,
+    sum_over_channels,
+    unstack,
+    unstack4,
+)
 
 SIDE = tl.constexpr(4)  # rows and columns of a part: sixteen positions, four of which fill a 16-byte load
 PART = tl.constexpr(16)
@@ -41,82 +52,6 @@ def scratch_size(N: int, rank: int, strip: int, channels: int) -> int:
     """
     parts = strip // 4
     return channels * (N * 12 * parts + parts * 48 + 4) + parts * (rank + 2 * N) * 16
-
-
-@triton.jit
-def unstack4(z, BE: tl.constexpr):
-    """[4, BE] as four tensors [BE]; the first axis is in registers, so this costs nothing."""
-    low, high = tl.split(tl.permute(tl.reshape(z, [2, 2, BE]), [1, 2, 0]))
-    first, second = tl.split(tl.trans(low))
-    third, fourth = tl.split(tl.trans(high))
-    return first, second, third, fourth
-
-
-@triton.jit
-def unstack(z, BE: tl.constexpr):
-    """[16, BE] as sixteen tensors [BE]."""
-    low, high = tl.split(tl.permute(tl.reshape(z, [2, 8, BE]), [1, 2, 0]))
-    first, second = tl.split(tl.permute(tl.reshape(low, [2, 4, BE]), [1, 2, 0]))
-    third, fourth = tl.split(tl.permute(tl.reshape(high, [2, 4, BE]), [1, 2, 0]))
-    return unstack4(first, BE) + unstack4(second, BE) + unstack4(third, BE) + unstack4(fourth, BE)
-
-
-@triton.jit
-def stack(values, BE: tl.constexpr):
-    """Four or sixteen tensors [BE] as one, with a new first axis."""
-    COUNT: tl.constexpr = len(values)
-    parts = values
-    for _level in tl.static_range(4 if COUNT == 16 else 2):
-        halves = ()
-        for v in tl.static_range(len(parts) // 2):
-            halves = halves + (tl.join(parts[v], parts[v + len(parts) // 2]),)
-        parts = halves
-    return tl.trans(tl.reshape(parts[0], [BE, COUNT]))
-
-
-@triton.jit
-def load_field(pointer, BE: tl.constexpr):
-    """Four tensors [BE] from four neighbouring floats of every lane; pointer [BE]."""
-    field = pointer[:, None] + tl.arange(0, 4)[None, :]
-    return unstack4(tl.trans(tl.load(tl.multiple_of(field, [1, 16]))), BE)
-
-
-@triton.jit
-def store_field(pointer, values, BE: tl.constexpr):
-    field = pointer[:, None] + tl.arange(0, 4)[None, :]
-    tl.store(tl.multiple_of(field, [1, 16]), tl.trans(stack(values, BE)))
-
-
-@triton.jit
-def rows4(pointer, BE: tl.constexpr):
-    """Pointers [4, BE] to four rows of BE floats; pointer [BE]."""
-    return tl.arange(0, 4)[:, None] * BE + pointer[None, :]
-
-
-@triton.jit
-def load_fields(pointer, fields, BE: tl.constexpr):
-    """[16, BE] from four fields; fields [4, BE, 4]."""
-    z = tl.load(tl.multiple_of(pointer + fields, [1, 1, 16]))
-    return tl.reshape(tl.permute(z, [0, 2, 1]), [16, BE])
-
-
-@triton.jit
-def store_fields(pointer, fields, z, BE: tl.constexpr):
-    tl.store(tl.multiple_of(pointer + fields, [1, 1, 16]), tl.permute(tl.reshape(z, [4, 4, BE]), [0, 2, 1]))
-
-
-@triton.jit
-def sum_over_channels(first, second, BE: tl.constexpr):
-    """The sums over channels of first and second [16, BE] as one tensor [32] along the lanes.
-
-    Splitting the axis of channels needs it in a thread's registers: the values go to the lanes, once through shared
-    memory, and the sums take no shuffle.
-    """
-    z = tl.reshape(tl.permute(tl.join(first, second), [2, 0, 1]), [32, BE])
-    for _level in tl.static_range(5 if BE == 32 else 6):
-        even, odd = tl.split(tl.reshape(z, [32, z.shape[1] // 2, 2]))
-        z = tl.reshape(even + odd, [32, z.shape[1] // 2])
-    return tl.reshape(z, [32])
 
 
 @triton.jit
@@ -140,18 +75,16 @@ def copy_rows(source, at_point, inside, count, target, BE: tl.constexpr):
 
 @triton.jit
 def states(a, Bx, g_left, h_above):
-    """g before every position, and h at every position; of sixteen positions, row by row."""
+    """g before each of the sixteen positions, and h above and at them: h[q] is above position q, h[q + 4] at it."""
     past_g = ()
-    h = ()
-    for r in tl.static_range(4):
-        g = g_left[r]
-        for c in tl.static_range(4):
-            past_g = past_g + (g,)
-            g = a[4 * r + c] * g + Bx[4 * r + c]
-            if r == 0:
-                h = h + (a[4 * r + c] * h_above[c] + g,)
-            else:
-                h = h + (a[4 * r + c] * h[4 * r + c - 4] + g,)
+    h = h_above
+    g = g_left[0]
+    for q in tl.static_range(16):
+        if q % 4 == 0:
+            g = g_left[q // 4]
+        past_g = past_g + (g,)
+        g = a[q] * g + Bx[q]
+        h = h + (a[q] * h[q] + g,)
     return past_g, h
 
 
@@ -202,7 +135,7 @@ def grid_backward_kernel(
     LOW_RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, NEEDS_R: tl.constexpr,
     STRIP: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (TI * segments, blocks, K * batch); program 0 is the last segment of the last strip.
+    """Grid (TI * segments, blocks, K * batch), segments innermost; a segment has segment_tiles tiles.
 
     scratch [programs, scratch_size]; dx_part [K, batch, points, E]; ddt [batch, points, K, E] of a full dt;
     over_channels [K, batch, blocks, 2 N + rank, TI * TJ * STRIP * 4], the slot of a position row by row in its tile;
@@ -350,7 +283,7 @@ def grid_backward_kernel(
                         Bx = unstack(load_fields(B_s, everywhere, BE) * u, BE)
                         g_left = unstack4(tl.load(rows4(left, BE)), BE)
                         _g, h = states(a, Bx, g_left, unstack4(tl.load(rows4(above, BE)), BE))
-                        tl.store(rows4(between, BE), stack(h[12:], BE))
+                        tl.store(rows4(between, BE), stack(h[16:], BE))
                         record += RECORD
                         between += RECORD
                         B_s += PART
@@ -414,8 +347,6 @@ def grid_backward_kernel(
                 g_left = unstack4(tl.load(rows4(left, BE)), BE)
                 h_above = unstack4(tl.load(rows4(above, BE)), BE)
                 past_g, h = states(a, unstack(Bx_q, BE), g_left, h_above)
-                h_q = stack(h, BE)
-                past_h = h_above + h[:12]
                 Cdy_q = C_q * dy_q
                 lam_from = unstack(Cdy_q, BE)
                 eta_in = load_field(record, BE)
@@ -433,7 +364,7 @@ def grid_backward_kernel(
                     mu = lam + eta
                     nu_q = a[q] * lam
                     eta = a[q] * mu
-                    through = nu_q * past_h[q] + eta * past_g[q]
+                    through = nu_q * h[q] + eta * past_g[q]
                     dA_e += delta_each[q] * through
                     up = (nu_q,) + up
                     mus = (mu,) + mus
@@ -442,7 +373,7 @@ def grid_backward_kernel(
                         nu = up
                         eta_out = (eta,) + eta_out
                 direct = stack(mus, BE)
-                corrected = h_q
+                corrected = stack(h[4:], BE)
                 if CORRECTION == 1:
                     direct -= R_e[None, :] * dy_q
                 if CORRECTION == 2:
@@ -501,7 +432,7 @@ def grid_backward_kernel(
                     first_w = tl.load(weight_w, mask=live, other=0.0)
                     second_w = tl.load(weight_w + 1, mask=has_second, other=0.0)
                     first_dt = load_fields(low_rank + low * PART, everywhere, BE)
-                    second_dt = load_fields(low_rank + (low + 1) * PART, everywhere, BE)
+                    second_dt = load_fields(low_rank + tl.minimum(low + 1, rank_now - 1) * PART, everywhere, BE)
                     first_dw = tl.load(at_w, mask=live, other=0.0)
                     second_dw = tl.load(at_w + E_now, mask=has_second, other=0.0)
                     tl.store(at_w, first_dw + tl.sum(draw * first_dt, axis=0), mask=live)
