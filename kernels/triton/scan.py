@@ -117,7 +117,7 @@ def backward(
             outputs = (dx_part, over_channels, of_parameters, grads.dt, _empty(x, sequence.scratch))
             _launch(sequence_backward_kernel, sequence.main, *tensors, dy, carries, ends, span, *outputs)
         _x, ddt, dA, dB, dC, dD, dR, dbias, dweight = _tensors(grads)
-        sums = sums._replace(integers=(*sums.integers, dB.stride(3), ddt.stride(3)))
+        sums = plan.sums_to(sums, ddt, dB, dC)
         partials = (dx_part, over_channels, of_parameters)
         _launch(sum_gradients, sums, *partials, grads.x, dB, dC, ddt, dA, dR, dD, dbias, dweight)
     return grads
