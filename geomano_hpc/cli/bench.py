@@ -53,8 +53,8 @@ def kernels(
         bool,
         typer.Option(
             "--gpu-audit",
-            help="Instead of timing: instructions, registers, bytes, launches and the least time of the Triton kernels. "
-            "Counted, no GPU needed.",
+            help="Instead of timing: instructions, registers, bytes, launches and the least time of the Triton "
+            "kernels. Counted, no GPU needed.",
         ),
     ] = False,
     gpu: Annotated[

@@ -1,8 +1,8 @@
 """Proof without a GPU that the Triton kernels compile for every supported GPU and keep their values in registers.
 
-A kernel is compiled once: what it takes of a GPU, its machine code by blocks, and what says how often they run, are kept
-in the cache (GEOMANO_CACHE), under a key of the kernel's sources, the version of Triton, the variant and the GPU. Triton
-is imported where it is used.
+A kernel is compiled once: what it takes of a GPU, its machine code by blocks, and what says how often they run, are
+kept in the cache (GEOMANO_CACHE), under a key of the kernel's sources, the version of Triton, the variant and the GPU.
+Triton is imported where it is used.
 """
 
 import hashlib
@@ -101,6 +101,15 @@ def _sources() -> str:
     """Of what reads the compiler's answer; Triton itself has a key of a kernel's sources and what it calls."""
     files = [_AUDIT / name for name in ("compilation.py", "sass.py", "structure.py")]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def launches_key(launches: "list[Launch]", sampled: int) -> str:
+    """Of everything that decides which bytes launches move."""
+    rows = [
+        [astuple(one.variant), _kernel(one.variant).cache_key, one.grid, sorted(one.names.items())] for one in launches
+    ]
+    source = (_AUDIT / "traffic.py").read_text(encoding="utf-8")
+    return hashlib.sha256(json.dumps([source, sampled, rows], default=str).encode()).hexdigest()[:32]
 
 
 def _kernel(variant: "Variant") -> Any:

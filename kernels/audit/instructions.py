@@ -1,24 +1,24 @@
 """Warp instructions that a launch executes, counted from its machine code: blocks of instructions x how often they run.
 
-How often a loop runs cannot be read from machine code, and is not declared by hand either: `structure` works it out from
-the compiler's IR. What is left is to find each loop of the machine code among those of the IR, and to notice what ptxas
-made of it:
+How often a loop runs cannot be read from machine code, and is not declared by hand either: `structure` works it out
+from the compiler's IR. What is left is to find each loop of the machine code among those of the IR, and to notice what
+ptxas made of it:
 
     match     a loop of the machine code is the one of the IR, inside the match of the loop around it, whose line its
               closing jump has and whose lines its instructions have
-    unrolled  a thread's exponentials (MUFU.EX2) and bytes loaded and stored in a round are known from the layouts of the
-              IR. The machine code has them once, or u times where a loop was unrolled u times: then it runs 1 / u of
-              the rounds, and of several loops that are one in the IR the longer ones go first, then the rounds that are
-              left over, which may be blocks outside of the loop
+    unrolled  a thread's exponentials (MUFU.EX2) and bytes loaded and stored in a round are known from the layouts of
+              the IR. The machine code has them once, or u times where a loop was unrolled u times: then it runs 1 / u
+              of the rounds, and of several loops that are one in the IR the longer ones go first, then the rounds that
+              are left over, which may be blocks outside of the loop
     branches  a block whose lines are of one side of an `if` runs as often as that side; every other jump that skips
               something is counted as if it skipped nothing, and so is a predicated instruction, which takes its slot
 
 So a count is an upper bound that is met where nothing is skipped. A loop without a match, a number of exponentials or
-bytes that is no multiple, or a sum of exponentials over the whole launch that differs from the IR's, is a CountingError:
-a wrong count does not pass silently.
+bytes that is no multiple, or a sum of exponentials over the whole launch that differs from the IR's, is a
+CountingError: a wrong count does not pass silently.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,9 +54,7 @@ def count(
 
 
 class _Matching:
-    def __init__(
-        self, structure: Structure, blocks: list[Block], times: dict[Region, np.ndarray], warps: int
-    ) -> None:
+    def __init__(self, structure: Structure, blocks: list[Block], times: dict[Region, np.ndarray], warps: int) -> None:
         self.structure, self.blocks, self.warps = structure, blocks, warps
         self.times = {region: times.get(region, np.zeros(len(times[structure.kernel]))) for region in _all(structure)}
         self.loops = loops_of(blocks)
@@ -77,7 +75,7 @@ class _Matching:
             self._find_strays(area, region)
         rounds, strays = self._rounds()
         runs_of = [np.ones_like(self.times[self.structure.kernel]), *rounds]
-        classes: Counter[str] = Counter()
+        classes: dict[str, float] = defaultdict(float)
         of_program = np.zeros(len(self.times[self.structure.kernel]))
         exponentials = 0.0
         for (area, region), runs in zip(areas, runs_of, strict=True):
@@ -166,8 +164,8 @@ class _Matching:
         return [inside for inside in region.within() if inside.loop is region.loop or inside is region]
 
     def _static(self, region: Region, largest: bool) -> np.ndarray:
-        """[exponentials, bytes] that one round of a region has in its code, with loops that left the machine code. Of the
-        sides of a branch all, or the largest, since equal ends of both sides may be joined."""
+        """[exponentials, bytes] that one round of a region has in its code, with loops that left the machine code. Of
+        the sides of a branch all, or the largest, since equal ends of both sides may be joined."""
         found = np.array([self.structure.exponentials(region), self.structure.bytes_moved(region)], float)
         for operation in region.operations:
             sides = []
@@ -268,7 +266,8 @@ class _Matching:
         if self.structure.hides_exponentials:
             return
         expected = sum(
-            self.structure.exponentials(region) * float(times.sum()) * self.warps for region, times in self.times.items()
+            self.structure.exponentials(region) * float(times.sum()) * self.warps
+            for region, times in self.times.items()
         )
         least, most = EXPONENTIALS_OFF
         if not least * expected <= exponentials <= most * expected:

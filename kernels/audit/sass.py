@@ -1,7 +1,7 @@
 """The machine code (SASS) of a compiled kernel as basic blocks and loops, with its instructions by class.
 
-Disassembled by the nvdisasm of Triton's wheel, with the source line of every instruction. Loops are the natural loops of
-the control flow, nested by the blocks that they hold.
+Disassembled by the nvdisasm of Triton's wheel, with the source line of every instruction. Loops are the natural loops
+of the control flow, nested by the blocks that they hold.
 """
 
 import re
@@ -86,8 +86,8 @@ def blocks_of(text: str) -> list[Block]:
         stripped = raw.strip()
         if label := re.match(r"^(\.L_x?_?\d+):", stripped):
             labels[label[1]] = len(instructions)
-        elif place := re.search(r'//## File "([^"]*)", line (\d+)', raw):
-            line = f"{place[1].rpartition('/')[2]}:{place[2]}"
+        elif where := re.search(r'//## File "([^"]*)", line (\d+)', raw):
+            line = f"{where[1].rpartition('/')[2]}:{where[2]}"
         elif found := _INSTRUCTION.search(raw):
             parts = _PARTS.match(found[2])
             assert parts, raw

@@ -1,8 +1,8 @@
 """How often every part of a kernel runs, worked out from the compiler's GPU IR (TTGIR) and a launch's integers.
 
-Loops and branches of a kernel depend on its integer arguments and its program number only. Their bounds are a few scalar
-operations in the IR, which are evaluated here for all programs of a launch at once: nobody declares a trip count by
-hand, and none is guessed. What cannot be known so (a bound that was loaded from memory, a `while`) is an error; of a
+Loops and branches of a kernel depend on its integer arguments and its program number only. Their bounds are a few
+scalar operations in the IR, which are evaluated here for all programs of a launch at once: nobody declares a trip count
+by hand, and none is guessed. What cannot be known so (a bound that was loaded from memory, a `while`) is an error; of a
 branch that cannot be known both sides are counted.
 """
 
@@ -30,7 +30,7 @@ class CountingError(Exception):
     """The counted and the compiled kernel do not fit together, so that a count would be wrong."""
 
 
-class _Depends(Exception):
+class _DependsError(Exception):
     """A bound depends on the round of a loop around it."""
 
 
@@ -159,7 +159,7 @@ class Structure:
         inner: dict[Region, np.ndarray] = {}
         try:
             self._walk(body, times * rounds, fresh, inner)
-        except _Depends as reason:
+        except _DependsError as reason:
             if self._bound[str(reason)] is not body:
                 raise
             inner = {}
@@ -181,7 +181,7 @@ class Structure:
         """A carried value; if it cannot be known, the reason, which counts only where the value is used."""
         try:
             return {name: self._value(source, known)}
-        except (CountingError, _Depends) as reason:
+        except (CountingError, _DependsError) as reason:
             return {name: reason}
 
     def _value(self, name: str, known: dict[str, Any]) -> Any:
@@ -192,7 +192,7 @@ class Structure:
         memo = f"memo {name}"
         if memo not in known:
             if name in self._bound:
-                raise _Depends(name)
+                raise _DependsError(name)
             plain, _, number = name.partition("#")
             if plain not in self._made:
                 raise CountingError(f"{name} is not known from the arguments of the launch")

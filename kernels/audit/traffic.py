@@ -47,8 +47,13 @@ class LaunchTraffic(NamedTuple):
 
     @property
     def from_memory(self) -> float:
-        """With a cache that holds everything: of each tensor no more than its size, once each way."""
-        return sum(min(way, self.sizes.get(name, 0)) for name, count in self.by_tensor.items() for way in count)
+        """With a cache that holds everything: of each tensor no more than its size, once each way. What a program wrote
+        for itself is read from the cache, and leaves it once."""
+        found = 0.0
+        for name, count in self.by_tensor.items():
+            size = self.sizes.get(name, 0)
+            found += min(count.stored, size) + (0.0 if kind_of(name) == "scratch" else min(count.loaded, size))
+        return found
 
     @property
     def by_kind(self) -> dict[str, float]:
@@ -66,8 +71,8 @@ def kind_of(name: str) -> str:
 
 @contextmanager
 def counting(programs: int = 0, seed: int = 0) -> Iterator[list[LaunchTraffic]]:
-    """Count while kernels run: a row for every launch. `programs`: how many of a launch run, 0 for all; then results are
-    worthless, but no address depends on them. Scans are skipped, for the same reason."""
+    """Count while kernels run: a row for every launch. `programs`: how many of a launch run, 0 for all; results are
+    then worthless, but no address depends on them. Scans are skipped, for the same reason."""
     found: list[LaunchTraffic] = []
     traffic: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     ranges: list[tuple[int, int, str]] = []

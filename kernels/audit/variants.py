@@ -141,7 +141,7 @@ def launches_of(call: Call) -> Recorded:
 
 @contextmanager
 def nominal_gpu(call: Call) -> Iterator[None]:
-    """The backend plans a call on meta tensors for the GPU of the call: so many multiprocessors, and lanes of a warp."""
+    """The backend plans a call on meta tensors for the call's GPU: so many multiprocessors, and lanes of a warp."""
     from geomano_hpc.kernels.triton import plan
 
     gpu = plan.gpu_of
@@ -183,7 +183,7 @@ def specialised(
     for parameter in kernel.params:
         name = parameter.name
         if parameter.is_constexpr:
-            value = constants[name] if name in constants else parameter.default
+            value = constants.get(name, parameter.default)
             signature.append((name, "constexpr"))
             fixed.append((name, value))
             continue

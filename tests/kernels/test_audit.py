@@ -122,7 +122,8 @@ tt.func public @k(%x: !tt.ptr<f32> loc("x"(#loc)), %n: i32 loc("n"(#loc))) {
 
 def test_registers_and_warps_of_layouts() -> None:
     aliases = {
-        "#blocked": "#ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [4, 8], warpsPerCTA = [2, 2], order = [1, 0]}>",
+        "#blocked": "#ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [4, 8], warpsPerCTA = [2, 2], "
+        "order = [1, 0]}>",
         "#linear": "#ttg.linear<{register = [[1, 0], [0, 0]], lane = [[0, 1], [0, 2]], warp = [[2, 0]], block = []}>",
     }
     tensor = layouts.tensor_type("tensor<16x64xf32, #blocked>")
@@ -164,7 +165,17 @@ def test_loops_of_machine_code() -> None:
 def test_classes_of_instructions() -> None:
     found = {
         code: instruction_class(code)
-        for code in ("MUFU.EX2", "IMAD.MOV.U32", "IMAD", "FSETP.GT.AND", "FSEL", "LDS.128", "LDG.E", "STG.E", "SHFL.BFLY")
+        for code in (
+            "MUFU.EX2",
+            "IMAD.MOV.U32",
+            "IMAD",
+            "FSETP.GT.AND",
+            "FSEL",
+            "LDS.128",
+            "LDG.E",
+            "STG.E",
+            "SHFL.BFLY",
+        )
     }
     assert list(found.values()) == ["MUFU", "MOV", "INT", "SETP", "FSEL", "LDS/STS", "LDG", "STG", "SHFL"]
     assert instruction_class("FMNMX") == "other"

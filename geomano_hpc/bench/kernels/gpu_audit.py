@@ -8,15 +8,18 @@ AMD's registers and programs: its machine code is compiled and checked for spill
 Triton's interpreter is chosen when Triton is imported, so bytes and instructions are counted in processes of their own.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from geomano_hpc.atomic import write_json
 from geomano_hpc.bench.child import ONE_THREAD, run_in_child
 from geomano_hpc.bench.kernels.gpus import GPU, GPUS, LAUNCH, Work, bounds, busiest_multiprocessor, occupancy
 from geomano_hpc.bench.kernels.problem import Scan
 from geomano_hpc.kernels.audit.calls import Call
+from geomano_hpc.kernels.cache import cache_folder
 from geomano_hpc.progress import progress
 
 PARTS = ("forward", "backward")
@@ -104,22 +107,29 @@ class PartAudit:
         return sum(times.values()), max(times, key=lambda key: times[key])
 
 
-def audit(
-    scans: Mapping[str, Scan], gpu: GPU, with_bytes: bool = True, show_progress: bool = False
-) -> list[PartAudit]:
+def audit(scans: Mapping[str, Scan], gpu: GPU, with_bytes: bool = True, show_progress: bool = False) -> list[PartAudit]:
     """Forward and backward of every scan."""
     found = []
     with progress("audit", len(scans), shown=show_progress) as advance:
         for name, scan in scans.items():
             call = asdict(call_of(name, scan, gpu))
-            counted = run_in_child(count_instructions, call, gpu.name, environment={**ONE_THREAD, "TRITON_INTERPRET": None})
-            moved: list[dict[str, Any]] = []
-            if with_bytes:
-                environment = {**ONE_THREAD, "TRITON_INTERPRET": "1"}
-                moved = run_in_child(count_bytes, call, asdict(scan), environment=environment)
+            compiled = {**ONE_THREAD, "TRITON_INTERPRET": None}
+            counted = run_in_child(count_instructions, call, gpu.name, environment=compiled)
+            moved = _bytes_of(counted["key"], call, scan) if with_bytes else []
             found += part_audits(name, scan, gpu, counted, moved)
             advance(name)
     return found
+
+
+def _bytes_of(key: str, call: dict[str, Any], scan: Scan) -> list[dict[str, Any]]:
+    """Counted once for the same launches of the same kernels: other GPUs often get the same."""
+    path = cache_folder() / "traffic" / f"{key}.json"
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))["launches"]  # type: ignore[no-any-return]
+    environment = {**ONE_THREAD, "TRITON_INTERPRET": "1"}
+    moved = run_in_child(count_bytes, call, asdict(scan), environment=environment)
+    write_json(path, {"launches": moved})
+    return moved  # type: ignore[no-any-return]
 
 
 def part_audits(
@@ -135,7 +145,12 @@ def part_audits(
         )
     return [
         PartAudit(
-            name, part, gpu, [launch for launch in launches if launch.part == part], counted["torch"][part], scan.updates
+            name,
+            part,
+            gpu,
+            [launch for launch in launches if launch.part == part],
+            counted["torch"][part],
+            scan.updates,
         )
         for part in PARTS
     ]
@@ -145,7 +160,7 @@ def count_instructions(call: dict[str, Any], gpu_name: str) -> dict[str, Any]:
     """Every launch of a call with its warp instructions; runs where TRITON_INTERPRET is not set."""
     from dataclasses import replace
 
-    from geomano_hpc.kernels.audit.compilation import TARGETS, instructions_of, known
+    from geomano_hpc.kernels.audit.compilation import TARGETS, instructions_of, known, launches_key
     from geomano_hpc.kernels.audit.variants import launches_of
 
     gpu, described = GPUS[gpu_name], Call(**call)
@@ -169,7 +184,8 @@ def count_instructions(call: dict[str, Any], gpu_name: str) -> dict[str, Any]:
             "part": launch.part, "step": launch.step, "kernel": launch.variant.kernel, "work": content,
             "spill_bytes": row.spill_bytes,
         })  # fmt: skip
-    return {"launches": rows, "torch": {part: len(found.of(part).torch_kernels) for part in PARTS}}
+    torch_kernels = {part: len(found.of(part).torch_kernels) for part in PARTS}
+    return {"launches": rows, "torch": torch_kernels, "key": launches_key(found.launches, SAMPLED)}
 
 
 def count_bytes(call: dict[str, Any], content: dict[str, Any], programs: int = SAMPLED) -> list[dict[str, Any]]:
@@ -203,8 +219,8 @@ def count_bytes(call: dict[str, Any], content: dict[str, Any], programs: int = S
 def launch_table(audits: list[PartAudit]) -> list[str]:
     """Each launch: what it takes of the GPU and what bounds it."""
     lines = [
-        f"{'launch':62}  {'instr':>6}  {'regs':>4}  {'spills':>6}  {'programs':>8}  {'resident':>8}  {'warps/sched':>11}"
-        f"  {'MB':>7}  {'us':>8}  bound by"
+        f"{'launch':62}  {'instr':>6}  {'regs':>4}  {'spills':>6}  {'programs':>8}  {'resident':>8}"
+        f"  {'warps/sched':>11}  {'MB':>7}  {'us':>8}  bound by"
     ]
     for audit in audits:
         for launch in audit.launches:
@@ -220,7 +236,9 @@ def launch_table(audits: list[PartAudit]) -> list[str]:
 
 def class_table(audits: list[PartAudit]) -> list[str]:
     """Thread instructions per state update by class, over all passes of a call."""
-    lines = [f"{'instructions per state update':32}  {'all':>6}" + "".join(f"  {name:>7}" for name in _CLASSES) + "    other"]
+    lines = [
+        f"{'instructions per state update':32}  {'all':>6}" + "".join(f"  {name:>7}" for name in _CLASSES) + "    other"
+    ]
     for audit in audits:
         classes = audit.classes
         rest = sum(count for name, count in classes.items() if name not in _CLASSES)

@@ -6,6 +6,7 @@ that what is read again may come from the L2 cache. Warp instructions are those 
 
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 LAUNCH = 3e-6  # seconds from one kernel to the next on a stream, at least
 
@@ -68,8 +69,7 @@ class Work:
         return sum(self.classes.values())
 
 
-@dataclass(frozen=True)
-class Occupancy:
+class Occupancy(NamedTuple):
     programs: int  # resident on a multiprocessor, at most
     warps: float  # of a scheduler, over the whole GPU, at most as many as are launched
 
