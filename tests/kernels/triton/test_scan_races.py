@@ -26,17 +26,23 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         assert "skipped" not in run.stdout
 
 else:
+    from collections.abc import Iterator
     from typing import Any
     from unittest.mock import patch
 
     import torch
     from triton.runtime import interpreter
 
-    from geomano_hpc.kernels.audit import races
+    from geomano_hpc.kernels.audit import races, traffic
     from geomano_hpc.kernels.audit.access_layouts import compiled_layouts
     from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
     from geomano_hpc.kernels.orders import ORDER_SETS
     from geomano_hpc.kernels.triton import scan
+
+    @pytest.fixture(autouse=True)
+    def _fast_interpreter() -> Iterator[None]:
+        with traffic.patched_once():
+            yield
 
     def problem(kind: str, height: int = 11, width: int = 3) -> tuple[ScanInputs, ScanSettings]:
         """More channels than a warp has lanes, of which the last block is not full."""
