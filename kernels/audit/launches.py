@@ -5,7 +5,7 @@ An operator of torch counts once: matrix products, sums and elementwise operator
 that is asked for, start none. Operators of ours are opened: their host side runs on the meta tensors.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,23 +32,16 @@ _WAITING = {
 
 
 class LaunchCounter(TorchDispatchMode):
-    """The kernels that start inside it, by name, in order, and what the host would wait for.
+    """The kernels that start inside it, by name, in order, and what the host would wait for."""
 
-    counted_as: launches of an operator of ours that is not to be opened, by its name.
-    """
-
-    def __init__(self, counted_as: Mapping[str, int] | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.launches: list[str] = []
         self.waits: list[str] = []
-        self._counted_as = dict(counted_as or {})
 
     def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
         options = options or {}
         name = function.overloadpacket.__name__
-        if name in self._counted_as and function.namespace == "geomano_hpc":
-            self.launches += [name] * self._counted_as[name]
-            return function(*arguments, **options)
         if function in _OPENED:
             with self, self._listening():
                 return _OPENED[function](*arguments, **options)

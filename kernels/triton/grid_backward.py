@@ -11,20 +11,33 @@ scanned over lanes. With Abar = exp(delta A), and lam, mu the adjoint states of 
 Two sweeps have left what enters a tile. What stays inside one program goes through its scratch: see `scratch_size`.
 
 Buffers between the sweeps and this pass, float32; lane is the channel within its block:
-    hor      [K, batch, blocks, TI, TJ, N, STRIP, BE]        g before column 4 tj, row ti STRIP + its own   (tj > 0)
-    ver      [K, batch, blocks, TI, TJ, N, 4, BE]            h above row ti STRIP, column 4 tj + its own    (ti > 0)
-    back_ver [K, batch, blocks, TI, TJ, N, 4, BE]            Abar lam below the strip                       (not the last)
-    back_hor [K, batch, blocks, TI, segments, N, STRIP, BE]  Abar mu right of the segment                   (not the last)
+    hor      [K, batch, blocks, TI, TJ, N, STRIP, BE]        g before column 4 tj, row ti STRIP + its own  (tj > 0)
+    ver      [K, batch, blocks, TI, TJ, N, 4, BE]            h above row ti STRIP, column 4 tj + its own  (ti > 0)
+    back_ver [K, batch, blocks, TI, TJ, N, 4, BE]            Abar lam below the strip, column as ver   (not the last)
+    back_hor [K, batch, blocks, TI, segments, N, STRIP, BE]  Abar mu right of the segment, row as hor  (not the last)
 with TI = cdiv(max(H, W), STRIP) and TJ = cdiv(max(H, W), 4). Rows, columns and channels outside the grid need not be
 written. This pass may overwrite them.
 """
 # mypy: disable-error-code="no-untyped-def"
 # In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
+# ruff: noqa: RUF005, SIM102
+# Triton adds tuples, and does not unpack them; `and` with a constexpr is no choice at compile time.
 
 import triton
 import triton.language as tl
 
 from geomano_hpc.kernels.triton.arithmetic import LOG2E, softplus, softplus_slope, turned
+from geomano_hpc.kernels.triton.registers import (
+    load_field,
+    load_fields,
+    rows4,
+    stack,
+    store_field,
+    store_fields,
+    sum_over_channels,
+    unstack,
+    unstack4,
+)
 
 SIDE = tl.constexpr(4)  # rows and columns of a part: sixteen positions, four of which fill a 16-byte load
 PART = tl.constexpr(16)
@@ -34,79 +47,20 @@ LN2 = tl.constexpr(0.6931471805599453)
 def scratch_size(N: int, rank: int, strip: int, channels: int) -> int:
     """Floats that one program keeps for itself. Fields of four floats a lane are one load or store each.
 
-    records N x [eta: strip / 4 fields | A log2(e), dA, R, dR: one field | h or Abar lam between parts: rows]
-    delta, delta x: 4 fields each for every part; a field of zeros; dt, B, C of every part: (rank + 2 N) x 16
+    records N x parts x [eta: a field | A log2(e), dA, R, dR: a field | h, later Abar lam, below the part: 4 rows]
+    delta, x, dy: 4 fields each for every part; a field of zeros; dt, B, C of every part: (rank + 2 N) x 16
     """
     parts = strip // 4
-    return channels * (N * 8 * parts + parts * 32 + 4) + parts * (rank + 2 * N) * 16
+    return channels * (N * 12 * parts + parts * 48 + 4) + parts * (rank + 2 * N) * 16
 
 
 @triton.jit
-def unstack4(z, BE: tl.constexpr):
-    """[4, BE] as four tensors [BE]; the first axis is in registers, so this costs nothing."""
-    low, high = tl.split(tl.permute(tl.reshape(z, [2, 2, BE]), [1, 2, 0]))
-    first, second = tl.split(tl.trans(low))
-    third, fourth = tl.split(tl.trans(high))
-    return first, second, third, fourth
-
-
-@triton.jit
-def unstack(z, BE: tl.constexpr):
-    """[16, BE] as sixteen tensors [BE]."""
-    low, high = tl.split(tl.permute(tl.reshape(z, [2, 8, BE]), [1, 2, 0]))
-    first, second = tl.split(tl.permute(tl.reshape(low, [2, 4, BE]), [1, 2, 0]))
-    third, fourth = tl.split(tl.permute(tl.reshape(high, [2, 4, BE]), [1, 2, 0]))
-    return unstack4(first, BE) + unstack4(second, BE) + unstack4(third, BE) + unstack4(fourth, BE)
-
-
-@triton.jit
-def stack(values, BE: tl.constexpr):
-    """Four or sixteen tensors [BE] as one, with a new first axis."""
-    COUNT: tl.constexpr = len(values)
-    parts = values
-    for _level in tl.static_range(4 if COUNT == 16 else 2):
-        halves = ()
-        for v in tl.static_range(len(parts) // 2):
-            halves = halves + (tl.join(parts[v], parts[v + len(parts) // 2]),)
-        parts = halves
-    return tl.trans(tl.reshape(parts[0], [BE, COUNT]))
-
-
-@triton.jit
-def load_field(pointer, field, BE: tl.constexpr):
-    """Four tensors [BE] from four neighbouring floats of every lane; field [BE, 4]."""
-    return unstack4(tl.trans(tl.load(tl.multiple_of(pointer + field, [1, 16]))), BE)
-
-
-@triton.jit
-def store_field(pointer, field, values, BE: tl.constexpr):
-    tl.store(tl.multiple_of(pointer + field, [1, 16]), tl.trans(stack(values, BE)))
-
-
-@triton.jit
-def load_fields(pointer, fields, BE: tl.constexpr):
-    """[16, BE] from four fields; fields [4, BE, 4]."""
-    z = tl.load(tl.multiple_of(pointer + fields, [1, 1, 16]))
-    return tl.reshape(tl.permute(z, [0, 2, 1]), [16, BE])
-
-
-@triton.jit
-def store_fields(pointer, fields, z, BE: tl.constexpr):
-    tl.store(tl.multiple_of(pointer + fields, [1, 1, 16]), tl.permute(tl.reshape(z, [4, 4, BE]), [0, 2, 1]))
-
-
-@triton.jit
-def sum_over_channels(first, second, BE: tl.constexpr):
-    """The sums over channels of first and second [16, BE] as one tensor [32] along the lanes.
-
-    Splitting the axis of channels needs it in a thread's registers: the values go to the lanes, once through shared
-    memory, and the sums take no shuffle.
-    """
-    z = tl.reshape(tl.permute(tl.join(first, second), [2, 0, 1]), [32, BE])
-    for _level in tl.static_range(5 if BE == 32 else 6):
-        even, odd = tl.split(tl.reshape(z, [32, z.shape[1] // 2, 2]))
-        z = tl.reshape(even + odd, [32, z.shape[1] // 2])
-    return tl.reshape(z, [32])
+def part_points(corner, step_i, step_j, i0, j0, rows, columns, row):
+    """Of the sixteen positions of a part, [16, 1]: where its point is in a sample with `row` elements a point, and
+    whether it is inside. Rows and columns apart, so that the multiplications are few."""
+    q = tl.arange(0, 16)[:, None]
+    at = (corner + i0 * step_i + j0 * step_j) * row + q // 4 * (step_i * row) + q % 4 * (step_j * row)
+    return at, (i0 + q // 4 < rows) & (j0 + q % 4 < columns)
 
 
 @triton.jit
@@ -121,33 +75,52 @@ def copy_rows(source, at_point, inside, count, target, BE: tl.constexpr):
 
 @triton.jit
 def states(a, Bx, g_left, h_above):
-    """g before every position, and h at every position; of sixteen positions, row by row."""
+    """g before each of the sixteen positions, and h above and at them: h[q] is above position q, h[q + 4] at it."""
     past_g = ()
-    h = ()
-    for r in tl.static_range(4):
-        g = g_left[r]
-        for c in tl.static_range(4):
-            past_g = past_g + (g,)
-            g = a[4 * r + c] * g + Bx[4 * r + c]
-            if r == 0:
-                h = h + (a[4 * r + c] * h_above[c] + g,)
-            else:
-                h = h + (a[4 * r + c] * h[4 * r + c - 4] + g,)
+    h = h_above
+    g = g_left[0]
+    for q in tl.static_range(16):
+        if q % 4 == 0:
+            g = g_left[q // 4]
+        past_g = past_g + (g,)
+        g = a[q] * g + Bx[q]
+        h = h + (a[q] * h[q] + g,)
     return past_g, h
 
 
 @triton.jit
-def above_part(part, ti, ver_tile, between, zeros, RECORD: tl.constexpr, FIELD: tl.constexpr):
+def tiles_of(H, W, STRIP: tl.constexpr):
+    """Strips and tiles of a strip, enough for both orientations."""
+    longer = tl.maximum(H, W)
+    return (longer + STRIP - 1) // STRIP, (longer + SIDE - 1) // SIDE
+
+
+@triton.jit
+def kb_block(kb, block):
+    """The number of a direction, sample and block of channels."""
+    return kb.to(tl.int64) * tl.num_programs(1) + block
+
+
+@triton.jit
+def tile_number(kb, block, strips, ti, across, tj):
+    return (kb_block(kb, block) * strips + ti) * across + tj
+
+
+@triton.jit
+def above_part(
+    part, ti, ver_tile, home,
+    BETWEEN: tl.constexpr, OF_PART: tl.constexpr, ZEROS: tl.constexpr, RECORD: tl.constexpr, FIELD: tl.constexpr,
+):  # fmt: skip
     """Where h above a part is, and how far the next dstate."""
     inner = part > 0
-    pointer = tl.where(inner, between + (part - 1) * FIELD, tl.where(ti > 0, ver_tile, zeros))
+    pointer = tl.where(inner, home + BETWEEN + (part - 1) * OF_PART, tl.where(ti > 0, ver_tile, home + ZEROS))
     return pointer, tl.where(inner, RECORD, tl.where(ti > 0, FIELD, 0))
 
 
 @triton.jit(
     do_not_specialize=[
         "orders", "directions", "batch", "H", "W", "E", "rank", "dt_row", "dt_direction", "B_row", "B_direction",
-        "segments", "segment_tiles", "zero",
+        "segments", "segment_tiles",
     ],
     do_not_specialize_on_alignment=[
         "x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "dy", "hor", "ver", "back_ver", "back_hor", "scratch",
@@ -158,202 +131,226 @@ def grid_backward_kernel(
     x, dt, A, B, C, D, R, bias, weight, dy, hor, ver, back_ver, back_hor, scratch,
     dx_part, ddt, over_channels, of_parameters,
     orders, directions, batch, H, W, E, rank, dt_row, dt_direction, B_row, B_direction,
-    segments, segment_tiles, zero,
+    segments, segment_tiles,
     LOW_RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, NEEDS_R: tl.constexpr,
     STRIP: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (TI * segments, blocks, K * batch); program 0 is the last segment of the last strip.
+    """Grid (TI * segments, blocks, K * batch), segments innermost; a segment has segment_tiles tiles.
 
     scratch [programs, scratch_size]; dx_part [K, batch, points, E]; ddt [batch, points, K, E] of a full dt;
     over_channels [K, batch, blocks, 2 N + rank, TI * TJ * STRIP * 4], the slot of a position row by row in its tile;
-    of_parameters [K, batch * TI * segments, 2 N + 2 + rank, E]. CORRECTION 0 none, 1 equation, 2 state. zero is 0.
+    of_parameters [K, batch * TI * segments, 2 N + 2 + rank, E]. CORRECTION 0 none, 1 equation, 2 state.
     """
     PARTS: tl.constexpr = STRIP // SIDE
-    RECORD: tl.constexpr = BE * 8 * PARTS
-    PARAMETERS: tl.constexpr = BE * 4 * PARTS
-    BETWEEN: tl.constexpr = BE * (4 * PARTS + 4)
     FIELD: tl.constexpr = BE * 4
+    OF_PART: tl.constexpr = 3 * FIELD
+    RECORD: tl.constexpr = PARTS * OF_PART
+    BETWEEN: tl.constexpr = 2 * FIELD
+    KEPT: tl.constexpr = N * RECORD
+    ZEROS: tl.constexpr = KEPT + PARTS * 12 * FIELD
+    UNIFORMS: tl.constexpr = ZEROS + FIELD
+    LOW: tl.constexpr = UNIFORMS + PARTS * 2 * N * PART
     strip_segment = tl.program_id(0)
     block = tl.program_id(1)
     kb = tl.program_id(2)
     k = kb // batch
-    b = kb - k * batch
     ti = strip_segment // segments
     segment = strip_segment - ti * segments
-    longer = tl.maximum(H, W)
-    strips = (longer + STRIP - 1) // STRIP
-    across = (longer + SIDE - 1) // SIDE
-    corner, step_i, step_j, rows, columns = turned(orders, k, H, W)
-    points = H * W
-
+    first_strips, _across = tiles_of(H, W, STRIP)
+    _corner, _step_i, _step_j, all_rows, all_columns = turned(orders, k, H, W)
     lane = tl.arange(0, BE)
-    e = block * BE + lane
-    live = e < E
-    e_own = tl.minimum(e, E - 1)  # a lane without a channel counts nowhere: its delta, x and dy are 0
     quarter = tl.arange(0, 4)
-    field = lane[:, None] * 4 + quarter[None, :]
-    fields = quarter[:, None, None] * FIELD + field[None, :, :]
+    fields = quarter[:, None, None] * FIELD + (lane[:, None] * 4 + quarter[None, :])[None, :, :]
     everywhere = quarter[:, None, None] * 4 + (lane[:, None] * 0 + quarter[None, :])[None, :, :]
-    rows4 = quarter[:, None] * BE + lane[None, :]
-    row_q = tl.arange(0, PART) // SIDE
-    column_q = tl.arange(0, PART) % SIDE
+    size = LOW + PARTS * rank * PART
+    records = scratch + (kb_block(kb, block) * tl.num_programs(0) + strip_segment) * size
 
-    blocks = tl.num_programs(1)
-    program = (kb.to(tl.int64) * blocks + block) * (strips * segments) + strip_segment
-    uniform_rows = rank + 2 * N
-    size = BE * (N * 8 * PARTS + PARTS * 32 + 4) + PARTS * uniform_rows * PART
-    records = scratch + program * size
-    deltas = records + N * RECORD
-    zeros = deltas + PARTS * 8 * FIELD
-    uniforms = zeros + FIELD
-    strip_of_all = (kb.to(tl.int64) * blocks + block) * strips + ti
-    hor_strip = hor + strip_of_all * across * (N * STRIP * BE)
-    ver_strip = ver + strip_of_all * across * (N * FIELD)
-    back_ver_strip = back_ver + strip_of_all * across * (N * FIELD)
-    back_hor_tile = back_hor + (strip_of_all * segments + segment) * (N * STRIP * BE)
-    sample = b.to(tl.int64) * points
-    x_sample = x + sample * E
-    dy_sample = dy + sample * E
-    dx_sample = dx_part + (kb.to(tl.int64) * points) * E
-    dt_sample = dt + sample * dt_row + k * dt_direction
-    B_sample = B + sample * B_row + k * B_direction
-    C_sample = C + sample * B_row + k * B_direction
-    slots = strips * across * (STRIP * SIDE)
-    sums = over_channels + (kb.to(tl.int64) * blocks + block) * uniform_rows * slots
-
-    last_tile = tl.minimum((columns + SIDE - 1) // SIDE, (segment + 1) * segment_tiles) - 1
-    first_tile = segment * segment_tiles
-    parts = tl.minimum((rows - ti * STRIP + SIDE - 1) // SIDE, PARTS)  # that have a row in the grid; may be negative
-    tiles = tl.where(parts > 0, last_tile - first_tile + 1, 0)
+    last_tile = tl.minimum((all_columns + SIDE - 1) // SIDE, (segment + 1) * segment_tiles) - 1
+    parts = tl.minimum((all_rows - ti * STRIP + SIDE - 1) // SIDE, PARTS)  # with a row in the grid; may be negative
+    tiles = tl.where(parts > 0, last_tile - segment * segment_tiles + 1, 0)
 
     none = tl.zeros([BE], tl.float32)
     nothing = tl.zeros([PART, BE], tl.float32)
-    tl.store(zeros + rows4, tl.zeros([SIDE, BE], tl.float32))
-    right_end = (segment + 1) * segment_tiles * SIDE >= columns
+    tl.store(rows4(records + ZEROS + lane, BE), tl.zeros([SIDE, BE], tl.float32))
+    back_hor_tile = (
+        back_hor + ((kb_block(kb, block) * first_strips + ti) * segments + segment) * (N * STRIP * BE) + lane
+    )
+    right_end = (segment + 1) * segment_tiles * SIDE >= all_columns
+    e_first = block * BE + lane
+    record = records + lane * 4
     for s in range(N):
-        A2_e = tl.load(A + (k * E + e_own) * N + s) * LOG2E
+        at = (k * E + tl.minimum(e_first, E - 1)) * N + s
+        A2_e = tl.load(A + at) * LOG2E
         R_e = none
         if CORRECTION > 0:
-            R_e = tl.load(R + (k * E + e_own) * N + s)
-        store_field(records + s * RECORD + PARAMETERS, field, (A2_e, none, R_e, none), BE)
+            R_e = tl.load(R + at)
         for piece in tl.static_range(PARTS):
-            is_there = (ti * STRIP + piece * SIDE + quarter < rows) & (right_end == 0)
-            at = (s * STRIP + piece * SIDE) * BE + rows4
-            eta = tl.load(back_hor_tile + at, mask=is_there[:, None] & live[None, :], other=0.0)
-            store_field(records + s * RECORD + piece * FIELD, field, unstack4(eta, BE), BE)
-    bias_e = tl.load(bias + k * E + e_own)
-    D_e = tl.load(D + k * E + e_own)
-    dD_e = none
-    dbias_e = none
-    parameters = of_parameters + (kb.to(tl.int64) * (strips * segments) + strip_segment) * ((2 * N + 2 + rank) * E)
-    for low in range(rank):
-        tl.store(parameters + (2 * N + 2 + low) * E + e, none, mask=live)
+            is_there = (ti * STRIP + piece * SIDE + quarter < all_rows) & (right_end == 0)
+            wanted = is_there[:, None] & (e_first < E)[None, :]
+            eta = tl.load(rows4(back_hor_tile + piece * FIELD, BE), mask=wanted, other=0.0)
+            store_field(record + piece * OF_PART, unstack4(eta, BE), BE)
+            store_field(record + piece * OF_PART + FIELD, (A2_e, none, R_e, none), BE)
+        record += RECORD
+        back_hor_tile += STRIP * BE
+    of_program = kb.to(tl.int64) * tl.num_programs(0) + strip_segment
+    for row in range(2 * N, 2 * N + 2 + rank):
+        at_row = of_parameters + (of_program * (2 * N + 2 + rank) + row) * E + e_first
+        tl.store(at_row, none, mask=e_first < E)
+
+    tl.debug_barrier()  # the zeros are read by all lanes
 
     for back in range(tiles):
         tj = last_tile - back
         j0 = tj * SIDE
-        hor_tile = hor_strip + tj * (N * STRIP * BE)
-        ver_tile = ver_strip + tj * (N * FIELD)
-        back_ver_tile = back_ver_strip + tj * (N * FIELD)
+        # now is 0: what is made from it is made here, and takes no registers in the loops below.
+        now = tl.load(records + ZEROS).to(tl.int32)
+        _corner, _step_i, _step_j, rows, columns = turned(orders, k + now, H, W)
         # What no sweep has written becomes 0, as a NaN there would reach the sums.
-        if (ti * STRIP + STRIP > rows) | (j0 + SIDE > columns) | (block * BE + BE > E):
+        if ((ti + now) * STRIP + STRIP > rows) | (j0 + SIDE > columns) | ((block + now) * BE + BE > E):
+            strips, across = tiles_of(H + now, W, STRIP)
+            empty = (block + now) * BE + lane >= E
+            tile = tile_number(kb + now, block, strips, ti, across, tj) * N
             for s in range(N):
                 for piece in tl.static_range(PARTS):
-                    outside = (ti * STRIP + piece * SIDE + quarter >= rows)[:, None] | (live == 0)[None, :]
-                    tl.store(hor_tile + (s * STRIP + piece * SIDE) * BE + rows4, 0.0, mask=outside)
-                outside = (j0 + quarter >= columns)[:, None] | (live == 0)[None, :]
-                tl.store(ver_tile + s * FIELD + rows4, 0.0, mask=outside)
-                tl.store(back_ver_tile + s * FIELD + rows4, 0.0, mask=outside)
+                    outside = ((ti + now) * STRIP + piece * SIDE + quarter >= rows)[:, None] | empty[None, :]
+                    at = hor + (tile + s) * (STRIP * BE) + piece * FIELD + lane
+                    tl.store(rows4(at, BE), 0.0, mask=outside)
+                outside = (j0 + quarter >= columns)[:, None] | empty[None, :]
+                tl.store(rows4(ver + (tile + s) * FIELD + lane, BE), 0.0, mask=outside)
+                tl.store(rows4(back_ver + (tile + s) * FIELD + lane, BE), 0.0, mask=outside)
 
         # dt, B, C side by side for all lanes, then delta and delta x, and the states that enter the lower parts.
         for part in range(parts):
-            i0 = ti * STRIP + part * SIDE
+            again = tl.load(records + ZEROS).to(tl.int32)
+            H_now, W_now, E_now, rank_now = H + again, W + again, E + again, rank + again
+            home = records + again
+            k_now = k + again
+            sample = (kb - k_now * batch).to(tl.int64) * ((H_now) * W_now)
+            corner, step_i, step_j, rows, columns = turned(orders, k_now, H_now, W_now)
+            e = (block + again) * BE + lane
+            live = e < E_now
+            e_own = k_now * E_now + tl.minimum(e, E_now - 1)  # a lane without a channel counts nowhere
+            i0 = (ti + again) * STRIP + part * SIDE
             row_p = i0 + lane % PART // SIDE
             column_p = j0 + lane % SIDE
             point_p = corner + row_p * step_i + column_p * step_j
             inside_p = (row_p < rows) & (column_p < columns)
-            uniform = uniforms + part * (uniform_rows * PART)
+            uniform = home + UNIFORMS + part * (2 * N * PART)
+            low_rank = home + LOW + part * ((rank_now) * PART)
+            dt_sample = dt + sample * dt_row + k_now * dt_direction
+            B_sample = sample * B_row + k_now * B_direction
             tl.debug_barrier()
             if LOW_RANK:
-                copy_rows(dt_sample, point_p * dt_row, inside_p, rank, uniform, BE)
-            copy_rows(B_sample, point_p * B_row, inside_p, N, uniform + rank * PART, BE)
-            copy_rows(C_sample, point_p * B_row, inside_p, N, uniform + (rank + N) * PART, BE)
+                copy_rows(dt_sample, point_p * dt_row, inside_p, rank_now, low_rank, BE)
+            copy_rows(B + B_sample, point_p * B_row, inside_p, N, uniform, BE)
+            copy_rows(C + B_sample, point_p * B_row, inside_p, N, uniform + N * PART, BE)
             tl.debug_barrier()
-            point = corner + (i0 + row_q) * step_i + (j0 + column_q) * step_j
-            inside = ((i0 + row_q < rows) & (j0 + column_q < columns))[:, None] & live[None, :]
-            raw = tl.broadcast_to(bias_e[None, :], [PART, BE])
+            at, inside = part_points(corner, step_i, step_j, i0, j0, rows, columns, E_now)
+            inside = inside & live[None, :]
+            raw = tl.broadcast_to(tl.load(bias + e_own)[None, :], [PART, BE])
             if LOW_RANK:
-                for low in range(rank):
-                    w_e = tl.load(weight + (k * E + e_own) * rank + low)
-                    raw += load_fields(uniform + low * PART, everywhere, BE) * w_e[None, :]
+                for low in range(rank_now):
+                    w_e = tl.load(weight + e_own * rank_now + low)
+                    raw += load_fields(low_rank + low * PART, everywhere, BE) * w_e[None, :]
             else:
-                at = point[:, None] * dt_row + e[None, :]
-                raw += tl.load(dt_sample + at, mask=inside, other=0.0).to(tl.float32)
-            x_q = tl.load(x_sample + point[:, None] * E + e[None, :], mask=inside, other=0.0).to(tl.float32)
+                at_dt, _inside = part_points(corner, step_i, step_j, i0, j0, rows, columns, dt_row)
+                raw += tl.load(dt_sample + (at_dt + e[None, :]), mask=inside, other=0.0).to(tl.float32)
+            at = at + e[None, :]
+            x_q = tl.load(x + sample * E_now + at, mask=inside, other=0.0).to(tl.float32)
+            dy_q = tl.load(dy + sample * E_now + at, mask=inside, other=0.0).to(tl.float32)
             delta = tl.where(inside, softplus(raw), 0.0)
+            kept = home + KEPT + part * (12 * FIELD)
+            store_fields(kept, fields, delta, BE)
+            store_fields(kept + 4 * FIELD, fields, x_q, BE)
+            store_fields(kept + 8 * FIELD, fields, dy_q, BE)
             u = delta * x_q
-            store_fields(deltas + part * (8 * FIELD), fields, delta, BE)
-            store_fields(deltas + part * (8 * FIELD) + 4 * FIELD, fields, u, BE)
             if PARTS > 1:
                 if part < parts - 1:
-                    left = tl.where(tj > 0, hor_tile + part * FIELD, zeros)
+                    strips, across = tiles_of(H_now, W_now, STRIP)
+                    tile = tile_number(kb + again, block, strips, ti, across, tj) * N
+                    left = tl.where(tj > 0, hor + tile * (STRIP * BE) + part * FIELD, home + ZEROS) + lane
                     left_step = tl.where(tj > 0, STRIP * BE, 0)
-                    above, above_step = above_part(part, ti, ver_tile, records + BETWEEN, zeros, RECORD, FIELD)
-                    record = records
-                    B_s = uniform + rank * PART
+                    above, above_step = above_part(
+                        part, ti, ver + tile * FIELD, home, BETWEEN, OF_PART, ZEROS, RECORD, FIELD
+                    )
+                    above += lane
+                    record = home + lane * 4 + FIELD
+                    between = home + lane + BETWEEN + part * OF_PART
+                    B_s = uniform
                     for _s in range(N):
-                        A2_e, _dA, _R, _dR = load_field(record + PARAMETERS, field, BE)
+                        A2_e, _dA, _R, _dR = load_field(record, BE)
                         a = unstack(tl.exp2(delta * A2_e[None, :]), BE)
                         Bx = unstack(load_fields(B_s, everywhere, BE) * u, BE)
-                        g_left = unstack4(tl.load(left + rows4), BE)
-                        _g, h = states(a, Bx, g_left, unstack4(tl.load(above + rows4), BE))
-                        tl.store(record + BETWEEN + part * FIELD + rows4, stack(h[12:], BE))
+                        g_left = unstack4(tl.load(rows4(left, BE)), BE)
+                        _g, h = states(a, Bx, g_left, unstack4(tl.load(rows4(above, BE)), BE))
+                        tl.store(rows4(between, BE), stack(h[16:], BE))
                         record += RECORD
+                        between += RECORD
                         B_s += PART
                         left += left_step
                         above += above_step
 
         for done in range(parts):
             part = parts - 1 - done
-            i0 = ti * STRIP + part * SIDE
-            uniform = uniforms + part * (uniform_rows * PART)
-            left = tl.where(tj > 0, hor_tile + part * FIELD, zeros)
+            again = tl.load(records + ZEROS).to(tl.int32)
+            H_now, W_now, E_now, rank_now = H + again, W + again, E + again, rank + again
+            home = records + again
+            i0 = (ti + again) * STRIP + part * SIDE
+            _corner, _step_i, _step_j, rows, columns = turned(orders, k + again, H_now, W_now)
+            strips, across = tiles_of(H_now, W_now, STRIP)
+            tile = tile_number(kb + again, block, strips, ti, across, tj) * N
+            left = tl.where(tj > 0, hor + tile * (STRIP * BE) + part * FIELD, home + ZEROS) + lane
             left_step = tl.where(tj > 0, STRIP * BE, 0)
-            above, above_step = above_part(part, ti, ver_tile, records + BETWEEN, zeros, RECORD, FIELD)
+            above, above_step = above_part(part, ti, ver + tile * FIELD, home, BETWEEN, OF_PART, ZEROS, RECORD, FIELD)
+            above += lane
             # The lowest part that is in the grid has nothing below it if its strip is the last one.
             lowest = part == PARTS - 1
             ends = i0 + SIDE >= rows
-            under = tl.where(lowest, back_ver_tile, records + BETWEEN + part * FIELD)
-            under = tl.where(ends, zeros, under)
+            under = tl.where(lowest, back_ver + tile * FIELD, home + BETWEEN + part * OF_PART)
+            under = tl.where(ends, home + ZEROS, under) + lane
             under_step = tl.where(ends, 0, tl.where(lowest, FIELD, RECORD))
-            delta = load_fields(deltas + part * (8 * FIELD), fields, BE)
-            u = load_fields(deltas + part * (8 * FIELD) + 4 * FIELD, fields, BE)
-            point = corner + (i0 + row_q) * step_i + (j0 + column_q) * step_j
-            inside = ((i0 + row_q < rows) & (j0 + column_q < columns))[:, None] & live[None, :]
-            dy_q = tl.load(dy_sample + point[:, None] * E + e[None, :], mask=inside, other=0.0).to(tl.float32)
+            kept = home + KEPT + part * (12 * FIELD)
+            delta = load_fields(kept, fields, BE)
+            u = delta * load_fields(kept + 4 * FIELD, fields, BE)
+            dy_q = load_fields(kept + 8 * FIELD, fields, BE)
+            if NEEDS_R:
+                # In a loop of its own, since the one below has no register left.
+                record = home + lane * 4 + part * OF_PART + FIELD
+                B_s = home + UNIFORMS + part * (2 * N * PART)
+                taken = u * dy_q
+                for _s in range(N):
+                    A2_e, dA_e, R_e, dR_e = load_field(record, BE)
+                    B_q = load_fields(B_s, everywhere, BE)
+                    if CORRECTION == 2:
+                        B_q *= load_fields(B_s + N * PART, everywhere, BE)
+                    store_field(record, (A2_e, dA_e, R_e, dR_e - tl.sum(B_q * taken, axis=0)), BE)
+                    record += RECORD
+                    B_s += PART
             delta_each = unstack(delta, BE)
             du = nothing
             dd = nothing
-            record = records
-            B_s = uniform + rank * PART
-            slot = ((ti * across + tj) * PARTS + part) * PART
+            record = home + lane * 4 + part * OF_PART
+            B_s = home + UNIFORMS + part * (2 * N * PART)
+            slots = strips * across * (STRIP * SIDE)
+            slot = (((ti + again) * across + tj) * PARTS + part) * PART
             v = tl.arange(0, 32)
-            sums_s = sums + slot + v // PART * (N * slots) + v % PART
+            sums = (
+                over_channels + kb_block(kb + again, block) * ((rank_now + 2 * N) * slots) + slot + (v + again) % PART
+            )
+            sums += v // PART * (N * slots)
             for _s in range(N):
-                A2_e, dA_e, R_e, dR_e = load_field(record + PARAMETERS, field, BE)
+                A2_e, dA_e, R_e, dR_e = load_field(record + FIELD, BE)
                 B_q = load_fields(B_s, everywhere, BE)
                 C_q = load_fields(B_s + N * PART, everywhere, BE)
                 a = unstack(tl.exp2(delta * A2_e[None, :]), BE)
                 Bx_q = B_q * u
-                g_left = unstack4(tl.load(left + rows4), BE)
-                h_above = unstack4(tl.load(above + rows4), BE)
+                g_left = unstack4(tl.load(rows4(left, BE)), BE)
+                h_above = unstack4(tl.load(rows4(above, BE)), BE)
                 past_g, h = states(a, unstack(Bx_q, BE), g_left, h_above)
-                h_q = stack(h, BE)
-                past_h = h_above + h[:12]
                 Cdy_q = C_q * dy_q
                 lam_from = unstack(Cdy_q, BE)
-                eta_in = load_field(record + part * FIELD, field, BE)
-                nu = unstack4(tl.load(under + rows4), BE)
+                eta_in = load_field(record, BE)
+                nu = unstack4(tl.load(rows4(under, BE)), BE)
                 eta = eta_in[3]
                 mus = ()
                 throughs = ()
@@ -367,7 +364,7 @@ def grid_backward_kernel(
                     mu = lam + eta
                     nu_q = a[q] * lam
                     eta = a[q] * mu
-                    through = nu_q * past_h[q] + eta * past_g[q]
+                    through = nu_q * h[q] + eta * past_g[q]
                     dA_e += delta_each[q] * through
                     up = (nu_q,) + up
                     mus = (mu,) + mus
@@ -376,65 +373,91 @@ def grid_backward_kernel(
                         nu = up
                         eta_out = (eta,) + eta_out
                 direct = stack(mus, BE)
-                corrected = h_q
+                corrected = stack(h[4:], BE)
                 if CORRECTION == 1:
                     direct -= R_e[None, :] * dy_q
                 if CORRECTION == 2:
                     direct -= R_e[None, :] * Cdy_q
                     corrected -= R_e[None, :] * Bx_q
-                if NEEDS_R:
-                    if CORRECTION == 1:
-                        dR_e -= tl.sum(Bx_q * dy_q, axis=0)
-                    if CORRECTION == 2:
-                        dR_e -= tl.sum(Bx_q * Cdy_q, axis=0)
-                du += B_q * direct
                 dd += A2_e[None, :] * stack(throughs, BE)
-                store_field(record + PARAMETERS, field, (A2_e, dA_e, R_e, dR_e), BE)
-                store_field(record + part * FIELD, field, eta_out, BE)
+                store_field(record + FIELD, (A2_e, dA_e, R_e, dR_e), BE)
+                store_field(record, eta_out, BE)
                 if PARTS > 1:
                     if part > 0:
-                        tl.store(record + BETWEEN + (part - 1) * FIELD + rows4, stack(nu, BE))
-                tl.store(sums_s, sum_over_channels(u * direct, dy_q * corrected, BE))
+                        tl.store(rows4(above, BE), stack(nu, BE))  # where h was: below the part above
+                tl.store(sums, sum_over_channels(u * direct, dy_q * corrected, BE))
+                du += load_fields(B_s, everywhere, BE) * direct  # B again: kept, it would take too many registers
                 record += RECORD
                 B_s += PART
                 left += left_step
                 above += above_step
                 under += under_step
-                sums_s += slots
+                sums += slots
 
-            # The points again: kept, they would take registers from the loop above.
-            point = corner + zero + (i0 + row_q) * step_i + (j0 + column_q) * step_j
-            inside = ((i0 + zero + row_q < rows) & (j0 + zero + column_q < columns))[:, None] & live[None, :]
-            at = point[:, None] * E + e[None, :]
-            x_q = tl.load(x_sample + at, mask=inside, other=0.0).to(tl.float32)
-            tl.store(dx_sample + at, du * delta + D_e[None, :] * dy_q, mask=inside)
+            # What was known before the loop is made again, for the same reason as above.
+            later = tl.load(records + ZEROS).to(tl.int32)
+            H_now, W_now, E_now, rank_now = H + later, W + later, E + later, rank + later
+            home = records + later
+            k_now = k + later
+            corner, step_i, step_j, rows, columns = turned(orders, k_now, H_now, W_now)
+            e = (block + later) * BE + lane
+            live = e < E_now
+            i0 = (ti + later) * STRIP + part * SIDE
+            at, inside = part_points(corner, step_i, step_j, i0, j0, rows, columns, E_now)
+            inside = inside & live[None, :]
+            x_q = load_fields(home + KEPT + (part * 12 + 4) * FIELD, fields, BE)
+            D_e = tl.load(D + k_now * E_now + e, mask=live, other=0.0)
+            dx_sample = dx_part + (kb + later).to(tl.int64) * ((H_now) * W_now) * E_now
+            tl.store(dx_sample + (at + e[None, :]), du * delta + D_e[None, :] * dy_q, mask=inside)
             draw = (dd * LN2 + du * x_q) * softplus_slope(delta)
-            dD_e += tl.sum(x_q * dy_q, axis=0)
-            dbias_e += tl.sum(draw, axis=0)
+            program = (kb + later).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+            parameters = of_parameters + program * ((2 * N + 2 + rank_now) * E_now) + 2 * N * E_now + e
+            tl.store(parameters, tl.load(parameters, mask=live) + tl.sum(x_q * dy_q, axis=0), mask=live)
+            tl.store(parameters + E_now, tl.load(parameters + E_now, mask=live) + tl.sum(draw, axis=0), mask=live)
             if LOW_RANK:
-                for low in range(0, rank, 2):
-                    has_second = live & (low + 1 < rank)
-                    at_w = parameters + (2 * N + 2 + low) * E + e
-                    weight_w = weight + (k * E + e) * rank + low
+                low_rank = home + LOW + part * ((rank_now) * PART)
+                strips, across = tiles_of(H_now, W_now, STRIP)
+                slots = strips * across * (STRIP * SIDE)
+                slot = (((ti + later) * across + tj) * PARTS + part) * PART
+                at_z = (
+                    over_channels
+                    + kb_block(kb + later, block) * ((rank_now + 2 * N) * slots)
+                    + slot
+                    + (v + later) % PART
+                )
+                for low in range(0, rank_now, 2):
+                    at_w = parameters + (2 + low) * E_now
+                    has_second = live & (low + 1 < rank_now)
+                    weight_w = weight + (k_now * E_now + e) * rank_now + low
                     first_w = tl.load(weight_w, mask=live, other=0.0)
                     second_w = tl.load(weight_w + 1, mask=has_second, other=0.0)
-                    first_dt = load_fields(uniform + low * PART, everywhere, BE)
-                    second_dt = load_fields(uniform + (low + 1) * PART, everywhere, BE)
+                    first_dt = load_fields(low_rank + low * PART, everywhere, BE)
+                    second_dt = load_fields(low_rank + tl.minimum(low + 1, rank_now - 1) * PART, everywhere, BE)
                     first_dw = tl.load(at_w, mask=live, other=0.0)
-                    second_dw = tl.load(at_w + E, mask=has_second, other=0.0)
+                    second_dw = tl.load(at_w + E_now, mask=has_second, other=0.0)
                     tl.store(at_w, first_dw + tl.sum(draw * first_dt, axis=0), mask=live)
-                    tl.store(at_w + E, second_dw + tl.sum(draw * second_dt, axis=0), mask=has_second)
-                    at_z = sums + (2 * N + low + v // PART) * slots + slot + v % PART
+                    tl.store(at_w + E_now, second_dw + tl.sum(draw * second_dt, axis=0), mask=has_second)
                     z = sum_over_channels(draw * first_w[None, :], draw * second_w[None, :], BE)
-                    tl.store(at_z, z, mask=low + v // PART < rank)
+                    row_v = low + v // PART
+                    tl.store(at_z + (2 * N + row_v) * slots, z, mask=row_v < rank_now)
             else:
-                at_dt = ((sample + point[:, None]) * directions + k) * E + e[None, :]
-                tl.store(ddt + at_dt, draw, mask=inside)
+                at_dt, _inside = part_points(corner, step_i, step_j, i0, j0, rows, columns, directions * E_now)
+                ddt_sample = ddt + ((kb - k_now * batch).to(tl.int64) * (H_now * W_now) * directions + k_now) * E_now
+                tl.store(ddt_sample + (at_dt + e[None, :]), draw, mask=inside)
 
-    for s in range(N):
-        _A, dA_e, _R, dR_e = load_field(records + s * RECORD + PARAMETERS, field, BE)
-        tl.store(parameters + s * E + e, dA_e, mask=live)
+    last = tl.load(records + ZEROS).to(tl.int32)
+    e_last = (block + last) * BE + lane
+    record = records + lane * 4 + FIELD
+    of_program = (kb + last).to(tl.int64) * tl.num_programs(0) + strip_segment
+    at_row = of_parameters + of_program * ((2 * N + 2 + rank) * E) + e_last
+    for _s in range(N):
+        _A, dA_e, _R, dR_e = load_field(record, BE)
+        for piece in tl.static_range(1, PARTS):
+            _A, dA_more, _R, dR_more = load_field(record + piece * OF_PART, BE)
+            dA_e += dA_more
+            dR_e += dR_more
+        tl.store(at_row, dA_e, mask=e_last < E)
         if NEEDS_R:
-            tl.store(parameters + (N + s) * E + e, dR_e, mask=live)
-    tl.store(parameters + 2 * N * E + e, dD_e, mask=live)
-    tl.store(parameters + (2 * N + 1) * E + e, dbias_e, mask=live)
+            tl.store(at_row + N * E, dR_e, mask=e_last < E)
+        record += RECORD
+        at_row += E

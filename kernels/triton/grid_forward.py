@@ -14,8 +14,17 @@ import triton
 import triton.language as tl
 
 from geomano_hpc.kernels.triton.arithmetic import LOG2E, turned
-from geomano_hpc.kernels.triton.registers import columns_of, rows_of, stacked
-from geomano_hpc.kernels.triton.wavefront import column_of, has_begun, load_dstates, load_weights, prepare, rows_of_band
+from geomano_hpc.kernels.triton.wavefront import (
+    column_of,
+    columns_of,
+    has_begun,
+    load_dstates,
+    load_weights,
+    prepare,
+    rows_of,
+    rows_of_band,
+    stacked,
+)
 
 _INTS = ["orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction"]
 _POINTERS = ["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "y_part", "handed"]

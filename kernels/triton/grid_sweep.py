@@ -17,8 +17,16 @@ import triton
 import triton.language as tl
 
 from geomano_hpc.kernels.triton.arithmetic import LOG2E, turned
-from geomano_hpc.kernels.triton.registers import columns_of, rows_of
-from geomano_hpc.kernels.triton.wavefront import column_of, has_begun, load_dstates, load_weights, prepare, rows_of_band
+from geomano_hpc.kernels.triton.wavefront import (
+    column_of,
+    columns_of,
+    has_begun,
+    load_dstates,
+    load_weights,
+    prepare,
+    rows_of,
+    rows_of_band,
+)
 
 _INTS = ["orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction", "every", "edges"]
 _POINTERS = ["x", "dt", "A", "B", "bias", "weight", "along", "across", "handed"]

@@ -216,9 +216,7 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
     return GridBackward(
         Launch((sweeps,), (*integers, blocks.part, tiles), {**carried, "ADJOINT": False}),
         Launch((sweeps,), (*integers, every, segments), {**carried, "ADJOINT": True}),
-        Launch(
-            (strips * segments, wide, shape.samples), (shape.packed_orders, *sizes, segments, segment_tiles, 0), main
-        ),
+        Launch((strips * segments, wide, shape.samples), (shape.packed_orders, *sizes, segments, segment_tiles), main),
         _sums(shape, needs_R, wide, parts, slots, strip=blocks.strip_rows),
         hor=edges * tiles * blocks.strip_rows,
         ver=edges * tiles * blocks.part,
@@ -234,8 +232,8 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
 @lru_cache(maxsize=512)
 def sum_of_directions(shape: Shape) -> Launch:
     programs = sums.direction_programs(shape.batch * shape.points * shape.channels)
-    integers = (shape.batch, shape.points, shape.channels, len(shape.orders))
-    return Launch((programs,), integers, _sum_constants(shape))
+    constants = {"DIRECTIONS": len(shape.orders), "ELEMENTS": sums.ELEMENTS, "num_warps": sums.WARPS, **_COMPILER}
+    return Launch((programs,), (shape.batch, shape.points, shape.channels), constants)
 
 
 def kept_size(shape: Shape) -> int:
@@ -334,20 +332,24 @@ def _wave_constants(shape: Shape, lanes: Any, **more: Any) -> dict[str, Any]:
     return shape.constants(shape.blocks.strips, RANK=shape.rank, **sizes, **more)
 
 
-def _sum_constants(shape: Shape) -> dict[str, Any]:
-    return {"FOURS": shape.channels % 4 == 0, "ELEMENTS": sums.ELEMENTS, "num_warps": sums.WARPS, **_COMPILER}
-
-
 def _sums(shape: Shape, needs_R: bool, wide: int, parts: int, slots: int, strip: int) -> Launch:
-    """Without its last two integers: how far apart the rows of dB and dC, and of ddt, are."""
+    """Without what depends on where dB, dC and ddt are written: `sums_to` adds that."""
     E, N, rank, K = shape.channels, shape.dstate, shape.rank, len(shape.orders)
     first_position, first_dx, programs = sums.gradient_programs(K, shape.batch, shape.points, E, N, rank, slots)
-    sizes = (shape.packed_orders, K, shape.batch, shape.height, shape.width, E, N, rank)
+    sizes = (shape.packed_orders, shape.batch, shape.height, shape.width, E, rank)
     constants = {
-        "LOW_RANK": rank > 0, "NEEDS_R": needs_R, "STRIP": strip, "SIDE": shape.blocks.part,
-        "SLOTS": sums.SLOTS, "CHANNELS": sums.CHANNELS, **_sum_constants(shape),
+        "DIRECTIONS": K, "BLOCKS": wide, "LOW_RANK": rank > 0, "N": N, "NEEDS_R": needs_R, "STRIP": strip,
+        "SIDE": shape.blocks.part, "ELEMENTS": sums.ELEMENTS, "SLOTS": sums.SLOTS, "CHANNELS": sums.CHANNELS,
+        "num_warps": sums.WARPS, **_COMPILER,
     }  # fmt: skip
-    return Launch((programs,), (*sizes, wide, parts, slots, first_position, first_dx), constants)
+    return Launch((programs,), (*sizes, parts, slots, first_position, first_dx), constants)
+
+
+def sums_to(launch: Launch, dt: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> Launch:
+    """The sums of gradients, written to these tensors: in fours where all rows of B and C are aligned so."""
+    row = B.stride(3)
+    fours = B.shape[-1] % 4 == 0 and row % 4 == 0 and B.storage_offset() % 4 == 0 and C.storage_offset() % 4 == 0
+    return Launch(launch.grid, (*launch.integers, row, dt.stride(3)), {**launch.constants, "QUADS": fours})
 
 
 def _in_rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -116,13 +116,10 @@ def backward(
                 _launch(sequence_forward_kernel, sequence.sweep, *swept, *buffers)
             outputs = (dx_part, over_channels, of_parameters, grads.dt, _empty(x, sequence.scratch))
             _launch(sequence_backward_kernel, sequence.main, *tensors, dy, carries, ends, span, *outputs)
-        unused = grads.A  # a pointer that a kernel without this term never follows
-        steps = (grads.B.stride(3), grads.dt.stride(3))
-        _launch(
-            sum_gradients, sums._replace(integers=(*sums.integers, *steps)), dx_part, over_channels, of_parameters, grads.x, grads.B, grads.C, grads.dt,
-            grads.A, unused if grads.R is None else grads.R, grads.D, grads.dt_bias,
-            unused if grads.dt_weight is None else grads.dt_weight,
-        )  # fmt: skip
+        _x, ddt, dA, dB, dC, dD, dR, dbias, dweight = _tensors(grads)
+        sums = plan.sums_to(sums, ddt, dB, dC)
+        partials = (dx_part, over_channels, of_parameters)
+        _launch(sum_gradients, sums, *partials, grads.x, dB, dC, ddt, dA, dR, dD, dbias, dweight)
     return grads
 
 

@@ -14,7 +14,6 @@ Axes: B batch, K scan directions, E channels, N dstates, r rank of the time step
 """
 # mypy: disable-error-code="no-untyped-def,assignment"
 # In a Triton kernel an annotation other than tl.constexpr has a meaning of its own; tuples grow.
-# ruff: noqa: RUF005, SIM108
 # Tuples of a kernel grow by +, the form that every release of Triton takes.
 
 import triton

@@ -10,10 +10,9 @@ import triton
 import triton.language as tl
 
 from geomano_hpc.kernels.triton.arithmetic import turned
-from geomano_hpc.kernels.triton.sequence_forward import offsets_of
 
 ELEMENTS = 1024  # of y or dx, of one program
-SLOTS = 64  # positions of one program
+SLOTS = 128  # positions of one program, one a thread
 CHANNELS = 64  # of a parameter, of one program
 WARPS = 4
 
@@ -39,110 +38,123 @@ def gradient_programs(
 
 
 @triton.jit
-def add_directions(parts, target, program, elements, directions, FOURS: tl.constexpr, ELEMENTS: tl.constexpr):
-    """target = parts[0] + parts[1] + ... of one program. FOURS: four elements are one load."""
-    if FOURS:
-        elements = tl.multiple_of(elements, 4)
+def add_directions(parts, target, program, elements, DIRECTIONS: tl.constexpr, ELEMENTS: tl.constexpr):
+    """target = parts[0] + parts[1] + ... of one program."""
     here = tl.arange(0, ELEMENTS)
     start = program.to(tl.int64) * ELEMENTS
     inside = here < tl.minimum(elements - start, ELEMENTS).to(tl.int32)
-    if FOURS:
-        inside = tl.max_constancy(inside, [4])
-    parts += start
-    total = tl.load(parts + here, mask=inside, other=0.0)
-    for k in range(1, directions):
-        total += tl.load(parts + k * elements + here, mask=inside, other=0.0)
+    part = parts + start
+    total = tl.load(part + here, mask=inside)
+    for _k in tl.static_range(1, DIRECTIONS):
+        part += elements
+        total += tl.load(part + here, mask=inside)
     tl.store(target + start + here, total, mask=inside)
 
 
 @triton.jit(
-    do_not_specialize=["samples", "points", "E", "directions"]
+    do_not_specialize=["samples", "points", "E"], do_not_specialize_on_alignment=["y_part", "y"]
 )  # fmt: skip
-def sum_directions(y_part, y, samples, points, E, directions, FOURS: tl.constexpr, ELEMENTS: tl.constexpr):
-    """y [batch, points, E] in its own dtype from y_part [K, batch, points, E]. FOURS: E is a multiple of four."""
+def sum_directions(y_part, y, samples, points, E, DIRECTIONS: tl.constexpr, ELEMENTS: tl.constexpr):
+    """y [batch, points, E] in its own dtype from y_part [K, batch, points, E]."""
     elements = samples.to(tl.int64) * points * E
-    add_directions(y_part, y, tl.program_id(0), elements, directions, FOURS, ELEMENTS)
+    add_directions(y_part, y, tl.program_id(0), elements, DIRECTIONS, ELEMENTS)
 
 
 @triton.jit
-def add_blocks(source, blocks, block_step, count, slot, slots, target, at_point, inside, SLOTS: tl.constexpr):
-    """`count` rows of over_channels, added over blocks of channels, to target[at_point + row]."""
-    n = tl.arange(0, 16)
-    here = n[:, None] * slots + slot[None, :]
-    for start in range(0, count, 16):
-        wanted = (start + n < count)[:, None] & (slot < slots)[None, :]
-        at = source + start * slots
-        total = tl.load(at + here, mask=wanted, other=0.0)
-        for _block in range(1, blocks):
-            at += block_step
-            total += tl.load(at + here, mask=wanted, other=0.0)
-        written = inside[:, None] & (start + n < count)[None, :]
-        tl.store(target + start + at_point[:, None] + n[None, :], tl.trans(total), mask=written)
+def add_blocks(source, block_step, wanted, BLOCKS: tl.constexpr):
+    """One row of over_channels, added over blocks of channels."""
+    total = tl.load(source, mask=wanted)
+    if BLOCKS <= 8:
+        for block in tl.static_range(1, BLOCKS):
+            total += tl.load(source + block * block_step, mask=wanted)
+    else:
+        for block in range(1, BLOCKS):
+            total += tl.load(source + block * block_step, mask=wanted)
+    return total
+
+
+@triton.jit
+def write_rows(
+    source, block_step, slots, target, inside, count,
+    BLOCKS: tl.constexpr, QUADS: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """count rows from source, a slot each, to neighbouring elements of target [SLOTS]; QUADS: four in one store."""
+    if QUADS:
+        BYTES: tl.constexpr = target.dtype.element_ty.primitive_bitwidth // 2
+        for _quad in range(count // 4):
+            first = add_blocks(source, block_step, inside, BLOCKS)
+            second = add_blocks(source + slots, block_step, inside, BLOCKS)
+            third = add_blocks(source + 2 * slots, block_step, inside, BLOCKS)
+            fourth = add_blocks(source + 3 * slots, block_step, inside, BLOCKS)
+            four = tl.reshape(tl.join(tl.join(first, third), tl.join(second, fourth)), [SLOTS, 4])
+            at = tl.multiple_of(target[:, None] + tl.arange(0, 4)[None, :], [1, BYTES])
+            tl.store(at, four, mask=inside[:, None])
+            source += 4 * slots
+            target += 4
+    else:
+        for _row in range(count):
+            tl.store(target, add_blocks(source, block_step, inside, BLOCKS), mask=inside)
+            source += slots
+            target += 1
 
 
 @triton.jit(
     do_not_specialize=[
-        "orders", "directions", "batch", "H", "W", "E", "N", "rank", "blocks", "parts", "slots", "first_position",
-        "first_dx", "B_row", "dt_row",
+        "orders", "batch", "H", "W", "E", "rank", "parts", "slots", "first_position", "first_dx", "B_row", "dt_row",
     ],
     do_not_specialize_on_alignment=[
-        "over_channels", "of_parameters", "dB", "dC", "ddt", "dA", "dR", "dD", "dbias", "dweight",
+        "dx_part", "over_channels", "of_parameters", "dx", "dB", "dC", "ddt", "dA", "dR", "dD", "dbias", "dweight",
     ],
 )  # fmt: skip
 def sum_gradients(
     dx_part, over_channels, of_parameters, dx, dB, dC, ddt, dA, dR, dD, dbias, dweight,
-    orders, directions, batch, H, W, E, N, rank, blocks, parts, slots, first_position, first_dx, B_row, dt_row,
-    LOW_RANK: tl.constexpr, NEEDS_R: tl.constexpr, STRIP: tl.constexpr, SIDE: tl.constexpr,
-    FOURS: tl.constexpr, ELEMENTS: tl.constexpr, SLOTS: tl.constexpr, CHANNELS: tl.constexpr,
+    orders, batch, H, W, E, rank, parts, slots, first_position, first_dx, B_row, dt_row,
+    DIRECTIONS: tl.constexpr, BLOCKS: tl.constexpr, LOW_RANK: tl.constexpr, N: tl.constexpr, NEEDS_R: tl.constexpr,
+    STRIP: tl.constexpr, SIDE: tl.constexpr, QUADS: tl.constexpr,
+    ELEMENTS: tl.constexpr, SLOTS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a call but the full ddt, contiguous: dx [batch, points, E], dB, dC [batch, points, K, N] in rows
-    B_row apart, ddt [batch, points, K, rank] in rows dt_row apart, dA, dR [K, E, N], dD, dbias [K, E], dweight [K, E, rank].
+    """All gradients of a call but the full ddt: dx [batch, points, E], dB, dC [batch, points, K, N] in rows B_row
+    apart, ddt [batch, points, K, rank] in rows dt_row apart, dA, dR [K, E, N], dD, dbias [K, E], dweight [K, E, rank].
 
     STRIP x SIDE is the tile of a 2d scan, whose slots are numbered tile by tile; STRIP 0: slots are the traversal of a
-    1d scan. The programs are those of `gradient_programs`; rank is 0 and LOW_RANK False for a full dt.
+    1d scan. QUADS: dstates of dB and dC come in fours, and their rows are aligned so. The programs are those of `gradient_programs`; rank is 0 and LOW_RANK False for a full dt.
     """
     program = tl.program_id(0)
     points = H * W
     if program >= first_dx:
         elements = batch.to(tl.int64) * points * E
-        add_directions(dx_part, dx, program - first_dx, elements, directions, FOURS, ELEMENTS)
+        add_directions(dx_part, dx, program - first_dx, elements, DIRECTIONS, ELEMENTS)
     elif program >= first_position:
         pieces = (slots + SLOTS - 1) // SLOTS
         kb = (program - first_position) // pieces
-        start = (program - first_position - kb * pieces) * SLOTS
-        p = tl.arange(0, SLOTS)
-        slot = start + p
+        slot = (program - first_position - kb * pieces) * SLOTS + tl.arange(0, SLOTS)
         k = kb // batch
         b = kb - k * batch
         corner, step_i, step_j, rows, columns = turned(orders, k, H, W)
         if STRIP == 0:
-            point = offsets_of(start, p, corner, step_i, step_j, columns, 1, SLOTS)
-            inside = slot < points
+            i = slot // columns
+            j = slot - i * columns
         else:
-            # One division for the program: its tiles follow each other, and may begin a new row of tiles.
-            TILE: tl.constexpr = STRIP * SIDE
             across = (tl.maximum(H, W) + SIDE - 1) // SIDE
-            first = start // TILE
-            ti = first // across + p * 0
-            tj = first % across + p // TILE
-            for _wrap in tl.static_range(SLOTS // TILE):
-                ti += (tj >= across).to(tl.int32)
-                tj -= (tj >= across).to(tl.int32) * across
-            i = ti * STRIP + p % TILE // SIDE
-            j = tj * SIDE + p % SIDE
-            point = corner + i * step_i + j * step_j
-            inside = (i < rows) & (j < columns) & (slot < slots)
+            tile = slot // (STRIP * SIDE)
+            p = slot % (STRIP * SIDE)
+            ti = tile // across
+            i = ti * STRIP + p // SIDE
+            j = (tile - ti * across) * SIDE + p % SIDE
+        inside = (i < rows) & (j < columns) & (slot < slots)
         # Scalar 64-bit steps to the sample, so that offsets inside are short.
-        row = point * directions + k
-        sample = b.to(tl.int64) * (points * directions)
+        row = (corner + i * step_i + j * step_j) * DIRECTIONS + k
+        sample = b.to(tl.int64) * (points * DIRECTIONS)
         block_step = (2 * N + rank) * slots
-        source = over_channels + kb.to(tl.int64) * blocks * block_step
-        add_blocks(source, blocks, block_step, N, slot, slots, dB + sample * B_row, row * B_row, inside, SLOTS)
+        source = over_channels + kb.to(tl.int64) * (BLOCKS * block_step) + slot
+        of_B = row * B_row
+        write_rows(source, block_step, slots, dB + sample * B_row + of_B, inside, N, BLOCKS, QUADS, SLOTS)
         source += N * slots
-        add_blocks(source, blocks, block_step, N, slot, slots, dC + sample * B_row, row * B_row, inside, SLOTS)
+        write_rows(source, block_step, slots, dC + sample * B_row + of_B, inside, N, BLOCKS, QUADS, SLOTS)
         if LOW_RANK:
             source += N * slots
-            add_blocks(source, blocks, block_step, rank, slot, slots, ddt + sample * dt_row, row * dt_row, inside, SLOTS)
+            ddt += sample * dt_row
+            write_rows(source, block_step, slots, ddt + row * dt_row, inside, rank, BLOCKS, False, SLOTS)
     else:
         kinds = 2 * N + 2 + rank
         blocks_of_channels = (E + CHANNELS - 1) // CHANNELS
@@ -152,14 +164,13 @@ def sum_gradients(
         kind = k_row - k * kinds
         if NEEDS_R | (kind < N) | (kind >= 2 * N):
             part = tl.arange(0, 16)
-            source = of_parameters + (k.to(tl.int64) * parts * kinds + kind) * E
-            here = part[:, None] * (kinds * E) + e[None, :]
-            total = tl.zeros([16, CHANNELS], tl.float32)
+            of_row = of_parameters + (k.to(tl.int64) * parts * kinds + kind) * E
+            total = tl.zeros([CHANNELS], tl.float32)
+            at = part[:, None] * (kinds * E) + e[None, :]
             for start in range(0, parts, 16):
                 wanted = (start + part < parts)[:, None] & (e < E)[None, :]
-                total += tl.load(source + here, mask=wanted, other=0.0)
-                source += 16 * kinds * E
-            total = tl.sum(total, axis=0)
+                total += tl.sum(tl.load(of_row + at, mask=wanted, other=0.0), axis=0)
+                of_row += 16 * (kinds * E)
             channel = k * E + e
             if kind < N:
                 tl.store(dA + channel * N + kind, total, mask=e < E)

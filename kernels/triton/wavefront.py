@@ -1,4 +1,4 @@
-"""What the wavefronts over a grid share: the points of a step, their time steps and inputs.
+"""What the wavefronts over a grid share: the points of a step, their time steps and inputs, and rows in registers.
 
 A program's warps are S strips of TH rows, one below the other, S * TH rows a band. Strip s works at column t - skew * s
 of the turned grid in step t.
@@ -91,3 +91,52 @@ def load_dstates(pointers, dstate, N: tl.constexpr, PADDED: tl.constexpr):
     else:
         there = tl.broadcast_to((dstate < N)[None, None, :, :], pointers.shape)
         return tl.load(pointers, mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def rows_of(z):
+    """[T, S, G, BE] -> T tensors [S, G, BE] in order; T is a power of two."""
+    T: tl.constexpr = z.shape[0]
+    S: tl.constexpr = z.shape[1]
+    G: tl.constexpr = z.shape[2]
+    BE: tl.constexpr = z.shape[3]
+    if T == 1:
+        return (tl.reshape(z, [S, G, BE]),)
+    else:
+        upper, lower = tl.split(tl.permute(tl.reshape(z, [2, T // 2, S, G, BE]), [1, 2, 3, 4, 0]))
+        return rows_of(upper) + rows_of(lower)
+
+
+@triton.jit
+def columns_of(z):
+    """[T, S, G, M] -> M tensors [T, S, G] in order; M is a power of two."""
+    T: tl.constexpr = z.shape[0]
+    S: tl.constexpr = z.shape[1]
+    G: tl.constexpr = z.shape[2]
+    M: tl.constexpr = z.shape[3]
+    if M == 1:
+        return (tl.reshape(z, [T, S, G]),)
+    else:
+        first, second = tl.split(tl.permute(tl.reshape(z, [T, S, G, 2, M // 2]), [0, 1, 2, 4, 3]))
+        return columns_of(first) + columns_of(second)
+
+
+@triton.jit
+def stacked(rows):
+    """T tensors [S, G, BE] -> [T, S, G, BE] in order; T is a power of two."""
+    S: tl.constexpr = rows[0].shape[0]
+    G: tl.constexpr = rows[0].shape[1]
+    BE: tl.constexpr = rows[0].shape[2]
+    T: tl.constexpr = len(rows)
+    return tl.permute(tl.reshape(_joined(rows), [S, G, BE, T]), [3, 0, 1, 2])
+
+
+@triton.jit
+def _joined(parts):
+    if len(parts) == 1:
+        return parts[0]
+    else:
+        pairs = ()
+        for n in tl.static_range(len(parts) // 2):
+            pairs = pairs + (tl.join(parts[n], parts[n + len(parts) // 2]),)
+        return _joined(pairs)

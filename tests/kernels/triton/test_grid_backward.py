@@ -154,15 +154,15 @@ else:
         grid_backward_kernel[programs](
             x, inputs["dt"], inputs["A"], inputs["B"], inputs["C"], inputs["D"], inputs["R"], inputs["bias"], weight,
             dy, *carried, scratch, dx_part, found["dt"], over_channels, of_parameters,
-            code, K, batch, H, W, E, rank, *strides, segments, segment_tiles, 0,
+            code, K, batch, H, W, E, rank, *strides, segments, segment_tiles,
             LOW_RANK=low, N=N, CORRECTION=CORRECTIONS[correction], NEEDS_R=needs_R, STRIP=strip, BE=BE,
         )  # fmt: skip
         first_position, first_dx, all_sums = sums.gradient_programs(K, batch, H * W, E, N, rank, slots)
         sums.sum_gradients[(all_sums,)](
             dx_part, over_channels, of_parameters, found["x"], found["B"], found["C"], found["dt"], found["A"],
             found["R"], found["D"], found["bias"], found["weight"] if low else x,
-            code, K, batch, H, W, E, N, rank, blocks, batch * TI * segments, slots, first_position, first_dx,
-            LOW_RANK=low, NEEDS_R=needs_R, STRIP=strip, SIDE=4,
+            code, batch, H, W, E, rank, batch * TI * segments, slots, first_position, first_dx,
+            DIRECTIONS=K, BLOCKS=blocks, LOW_RANK=low, N=N, NEEDS_R=needs_R, STRIP=strip, SIDE=4,
             ELEMENTS=sums.ELEMENTS, SLOTS=sums.SLOTS, CHANNELS=sums.CHANNELS,
         )  # fmt: skip
         return found
@@ -184,10 +184,9 @@ else:
             scale = float(want.abs().max())
             assert error <= tolerance * scale, f"{name}: {float(error)} of {scale}"
 
-    @pytest.mark.parametrize("strip", [4, 8, 16])
-    @pytest.mark.parametrize("rank", [0, 3])
-    def test_every_gradient(strip: int, rank: int) -> None:
-        check(height=19, width=10, strip=strip, rank=rank, segments=2)
+    @pytest.mark.parametrize(("strip", "rank", "height"), [(8, 3, 19), (8, 0, 13), (4, 3, 6), (16, 0, 18)])
+    def test_every_gradient(strip: int, rank: int, height: int) -> None:
+        check(height=height, width=6, strip=strip, rank=rank, segments=2)
 
     def test_all_eight_orders() -> None:
         check(height=3, width=9, orders=tuple(ScanOrder.from_code(code) for code in range(8)), rank=2, N=1)
@@ -197,7 +196,7 @@ else:
         check(height=height, width=width, rank=4)
 
     @pytest.mark.parametrize("correction", [None, "state"])
-    @pytest.mark.parametrize("code", [0, 6])
+    @pytest.mark.parametrize("code", [6])
     def test_corrections(correction: str | None, code: int) -> None:
         check(height=5, width=6, correction=correction, orders=(ScanOrder.from_code(code),))
 
@@ -206,11 +205,11 @@ else:
         check(N=N, rank=1)
 
     def test_several_blocks_of_channels_and_a_batch() -> None:
-        check(batch=2, height=9, width=10, E=37, N=1, rank=5, orders=ORDER_SETS["sequence"], segments=3)
+        check(batch=2, height=5, width=9, E=37, N=1, rank=5, orders=ORDER_SETS["sequence"][:1], segments=3)
 
     def test_wide_warps() -> None:
         """Sixty-four lanes, as on AMD's CDNA."""
-        check(height=9, width=6, E=70, rank=2, N=3, BE=64, segments=2)
+        check(height=3, width=6, E=70, rank=2, N=3, BE=64, segments=2)
 
     @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 1e-2), (torch.float16, 1e-3)])
     @pytest.mark.parametrize("rank", [0, 2])
@@ -223,7 +222,32 @@ else:
         y_part = torch.randn(4, 2, 21, 30, generator=torch.Generator().manual_seed(0))
         y = torch.empty(2, 21, 30, dtype=dtype)
         programs = (sums.direction_programs(y.numel()),)
-        sums.sum_directions[programs](y_part, y, 2, 21, 30, 4, ELEMENTS=sums.ELEMENTS)
+        sums.sum_directions[programs](y_part, y, 2, 21, 30, DIRECTIONS=4, ELEMENTS=sums.ELEMENTS)
         torch.testing.assert_close(
             y.double(), y_part.double().sum(0), rtol=1e-2 if y.itemsize == 2 else 1e-6, atol=1e-2
         )
+
+    @pytest.mark.parametrize("N", [2, 4])
+    def test_positions_of_a_1d_scan_are_found_by_their_step(N: int) -> None:
+        """Slot t is step t of the traversal; several blocks of channels are added up."""
+        orders, rank, blocks, E = (ScanOrder.from_code(3), ScanOrder.from_code(4)), 3, 2, 4
+        batch, H, W, slots = 2, 3, 5, 16
+        over_channels = torch.randn(2, batch, blocks, 2 * N + rank, slots, generator=torch.Generator().manual_seed(0))
+        dx_part, of_parameters = torch.zeros(2, batch, H * W, E), torch.ones(2, 3, 2 * N + 2 + rank, E)
+        dB, dC, ddt = nan(batch, H, W, 2, N), nan(batch, H, W, 2, N), nan(batch, H, W, 2, rank)
+        dx, dA, dD, dbias, dweight = nan(batch, H, W, E), nan(2, E, N), nan(2, E), nan(2, E), nan(2, E, rank)
+        first_position, first_dx, programs = sums.gradient_programs(2, batch, H * W, E, N, rank, slots)
+        code = sum(order.code << 3 * k for k, order in enumerate(orders))
+        sums.sum_gradients[(programs,)](
+            dx_part, over_channels, of_parameters, dx, dB, dC, ddt, dA, dA, dD, dbias, dweight,
+            code, batch, H, W, E, rank, 3, slots, first_position, first_dx,
+            DIRECTIONS=2, BLOCKS=blocks, LOW_RANK=True, N=N, NEEDS_R=False, STRIP=0, SIDE=0,
+            ELEMENTS=sums.ELEMENTS, SLOTS=sums.SLOTS, CHANNELS=sums.CHANNELS,
+        )  # fmt: skip
+        found = torch.cat([dB, dC, ddt], -1)
+        for k, order in enumerate(orders):
+            steps = order.turn(found[..., k, :]).flatten(1, 2)
+            torch.testing.assert_close(steps, over_channels[k].sum(1).mT[:, : H * W])
+        for summed in (dA, dD, dbias, dweight):
+            assert (summed == 3).all()
+        assert (dx == 0).all()
