@@ -78,6 +78,9 @@ class Shape(NamedTuple):
         return {"N": self.dstate, "num_warps": warps, **_COMPILER, **more}
 
 
+_RANKS_AT_A_TIME = 4
+
+
 class SequenceForward(NamedTuple):
     """Sweep (None: one chunk), main pass, and the elements of their buffers."""
 
@@ -156,11 +159,10 @@ def sequence_backward(shape: Shape, needs_R: bool) -> SequenceBackward:
     sweep |= {"SEQUENCE_TILE": blocks.backward_tile}
     sweep_programs = shape.samples * chunks * cdiv(E, blocks.lanes)
     programs = shape.samples * chunks * wide
-    main = shape.constants(
-        1, RANK=rank, CORRECTION=shape.correction, NEEDS_R=needs_R, P=blocks.backward_tile, BE=width, LANES=blocks.lanes
-    )
+    main = shape.constants(1, RANK=rank, CORRECTION=shape.correction, NEEDS_R=needs_R, P=blocks.backward_tile, BE=width)
+    main |= {"LANES": blocks.lanes, "GROUP": _RANKS_AT_A_TIME}
     slots = cdiv(shape.points, blocks.backward_tile) * blocks.backward_tile
-    ranks = cdiv(rank, blocks.lanes // blocks.backward_tile) * (blocks.lanes // blocks.backward_tile)
+    ranks = cdiv(rank, _RANKS_AT_A_TIME) * _RANKS_AT_A_TIME
     parts = shape.batch * chunks
     return SequenceBackward(
         Launch((sweep_programs,), integers, sweep) if chunks > 1 else None,
