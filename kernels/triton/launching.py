@@ -16,7 +16,7 @@ class Fixed(dict[str, Any]):
 
     def __init__(self, **constants: Any) -> None:
         super().__init__(constants)
-        self.compiled: dict[int, tuple[Any, tuple[Any, ...]]] = {}  # by GPU: the kernel, and its constants in order
+        self.compiled: dict[Any, tuple[Any, tuple[Any, ...]]] = {}  # by GPU: the kernel, and its constants in order
         self.prepared = False
 
 
@@ -52,10 +52,10 @@ def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], const
 _LAUNCH = launch
 
 
-def _device() -> int:
+def _device() -> Any:
     from triton.runtime import driver
 
-    return int(driver.active.get_current_device())
+    return driver.active.get_current_device()
 
 
 def launch_all(several: Sequence[Start], why: str) -> None:
