@@ -75,26 +75,26 @@ def add_blocks(source, block_step, wanted, BLOCKS: tl.constexpr):
 
 @triton.jit
 def write_rows(
-    source, block_step, slots, target, inside, count,
+    source, block_step, row_step, target, inside, count,
     BLOCKS: tl.constexpr, QUADS: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """count rows from source, a slot each, to neighbouring elements of target [SLOTS]; QUADS: four in one store."""
+    """count rows from source, row_step apart, to neighbouring elements of target [SLOTS]; QUADS: four in one store."""
     if QUADS:
         BYTES: tl.constexpr = target.dtype.element_ty.primitive_bitwidth // 2
         for _quad in range(count // 4):
             first = add_blocks(source, block_step, inside, BLOCKS)
-            second = add_blocks(source + slots, block_step, inside, BLOCKS)
-            third = add_blocks(source + 2 * slots, block_step, inside, BLOCKS)
-            fourth = add_blocks(source + 3 * slots, block_step, inside, BLOCKS)
+            second = add_blocks(source + row_step, block_step, inside, BLOCKS)
+            third = add_blocks(source + 2 * row_step, block_step, inside, BLOCKS)
+            fourth = add_blocks(source + 3 * row_step, block_step, inside, BLOCKS)
             four = tl.reshape(tl.join(tl.join(first, third), tl.join(second, fourth)), [SLOTS, 4])
             at = tl.multiple_of(target[:, None] + tl.arange(0, 4)[None, :], [1, BYTES])
             tl.store(at, four, mask=inside[:, None])
-            source += 4 * slots
+            source += 4 * row_step
             target += 4
     else:
         for _row in range(count):
             tl.store(target, add_blocks(source, block_step, inside, BLOCKS), mask=inside)
-            source += slots
+            source += row_step
             target += 1
 
 
@@ -117,8 +117,9 @@ def sum_gradients(
     """All gradients of a call but the full ddt, contiguous: dx [batch, points, E], dB, dC [batch, points, K, N],
     ddt [batch, points, K, rank], dA, dR [K, E, N], dD, dbias [K, E], dweight [K, E, rank].
 
-    STRIP x SIDE is the tile of a 2d scan, whose slots are numbered tile by tile; STRIP 0: slots are the traversal of a
-    1d scan. The programs are those of `gradient_programs`; rank is 0 and LOW_RANK False for a full dt.
+    STRIP x SIDE is the tile of a 2d scan; its slots are numbered tile by tile, and over_channels has sixteen of them
+    at a time in all rows. STRIP 0: a slot is a step of a 1d scan, and over_channels is [K, batch, blocks, rows, slots].
+    The programs are those of `gradient_programs`; rank is 0 and LOW_RANK False for a full dt.
     """
     program = tl.program_id(0)
     points = H * W
@@ -145,14 +146,20 @@ def sum_gradients(
         inside = (i < rows) & (j < columns) & (slot < slots)
         at_point = (b.to(tl.int64) * points + corner + i * step_i + j * step_j) * DIRECTIONS + k
         block_step = (2 * N + rank).to(tl.int64) * slots
-        source = over_channels + kb * BLOCKS * block_step + slot
+        source = over_channels + kb * BLOCKS * block_step
+        if STRIP == 0:
+            source += slot
+            row_step = slots
+        else:
+            source += slot // 16 * ((2 * N + rank) * 16) + slot % 16
+            row_step = slots * 0 + 16
         QUADS: tl.constexpr = N % 4 == 0
-        write_rows(source, block_step, slots, dB + at_point * N, inside, N, BLOCKS, QUADS, SLOTS)
-        source += N * slots
-        write_rows(source, block_step, slots, dC + at_point * N, inside, N, BLOCKS, QUADS, SLOTS)
+        write_rows(source, block_step, row_step, dB + at_point * N, inside, N, BLOCKS, QUADS, SLOTS)
+        source += N * row_step
+        write_rows(source, block_step, row_step, dC + at_point * N, inside, N, BLOCKS, QUADS, SLOTS)
         if LOW_RANK:
-            source += N * slots
-            write_rows(source, block_step, slots, ddt + at_point * rank, inside, rank, BLOCKS, False, SLOTS)
+            source += N * row_step
+            write_rows(source, block_step, row_step, ddt + at_point * rank, inside, rank, BLOCKS, False, SLOTS)
     else:
         kinds = 2 * N + 2 + rank
         blocks_of_channels = (E + CHANNELS - 1) // CHANNELS
