@@ -18,8 +18,8 @@ Buffers between the sweeps and this pass, float32; lane is the channel within it
 with TI = cdiv(max(H, W), STRIP) and TJ = cdiv(max(H, W), 4). Rows, columns and channels outside the grid need not be
 written. This pass may overwrite them.
 """
-# mypy: disable-error-code="no-untyped-def"
-# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
+# mypy: disable-error-code="no-untyped-def,assignment"
+# In a Triton kernel an annotation other than tl.constexpr has a meaning of its own, and tuples grow.
 # ruff: noqa: RUF005, SIM102
 # Triton adds tuples, and does not unpack them; `and` with a constexpr is no choice at compile time.
 
