@@ -18,7 +18,7 @@ Buffers between the sweeps and this pass, float32; lane is the channel within it
 with TI = cdiv(max(H, W), STRIP) and TJ = cdiv(max(H, W), 4). Rows, columns and channels outside the grid need not be
 written. This pass may overwrite them.
 """
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,assignment"
 # In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
 # Triton adds tuples, and does not unpack them; `and` with a constexpr is no choice at compile time.
 
@@ -138,7 +138,7 @@ def grid_backward_kernel(
     """Grid (TI * segments, blocks, K * batch), segments innermost; a segment has segment_tiles tiles.
 
     scratch [programs, scratch_size]; dx_part [K, batch, points, E]; ddt [batch, points, K, E] of a full dt;
-    over_channels [K, batch, blocks, 2 N + rank, TI * TJ * STRIP * 4], the slot of a position row by row in its tile;
+    over_channels [K, batch, blocks, TI, TJ, STRIP / 4, 2 N + rank, 16], the sixteen positions of a part row by row;
     of_parameters [K, batch * TI * segments, 2 N + 2 + rank, E]. CORRECTION 0 none, 1 equation, 2 state.
     """
     PARTS: tl.constexpr = STRIP // SIDE
@@ -331,13 +331,9 @@ def grid_backward_kernel(
             dd = nothing
             record = home + lane * 4 + part * OF_PART
             B_s = home + UNIFORMS + part * (2 * N * PART)
-            slots = strips * across * (STRIP * SIDE)
-            slot = (((ti + again) * across + tj) * PARTS + part) * PART
             v = tl.arange(0, 32)
-            sums = (
-                over_channels + kb_block(kb + again, block) * ((rank_now + 2 * N) * slots) + slot + (v + again) % PART
-            )
-            sums += v // PART * (N * slots)
+            number = tile_number(kb + again, block, strips, ti, across, tj) * PARTS + part
+            sums = over_channels + number * ((rank_now + 2 * N) * PART) + v // PART * (N * PART) + v % PART
             for _s in range(N):
                 A2_e, dA_e, R_e, dR_e = load_field(record + FIELD, BE)
                 B_q = load_fields(B_s, everywhere, BE)
@@ -392,7 +388,7 @@ def grid_backward_kernel(
                 left += left_step
                 above += above_step
                 under += under_step
-                sums += slots
+                sums += PART
 
             # What was known before the loop is made again, for the same reason as above.
             later = tl.load(records + ZEROS).to(tl.int32)
@@ -417,14 +413,8 @@ def grid_backward_kernel(
             if LOW_RANK:
                 low_rank = home + LOW + part * ((rank_now) * PART)
                 strips, across = tiles_of(H_now, W_now, STRIP)
-                slots = strips * across * (STRIP * SIDE)
-                slot = (((ti + later) * across + tj) * PARTS + part) * PART
-                at_z = (
-                    over_channels
-                    + kb_block(kb + later, block) * ((rank_now + 2 * N) * slots)
-                    + slot
-                    + (v + later) % PART
-                )
+                number = tile_number(kb + later, block, strips, ti, across, tj) * PARTS + part
+                at_z = over_channels + number * ((rank_now + 2 * N) * PART) + 2 * N * PART + v
                 for low in range(0, rank_now, 2):
                     at_w = parameters + (2 + low) * E_now
                     has_second = live & (low + 1 < rank_now)
@@ -438,8 +428,7 @@ def grid_backward_kernel(
                     tl.store(at_w, first_dw + tl.sum(draw * first_dt, axis=0), mask=live)
                     tl.store(at_w + E_now, second_dw + tl.sum(draw * second_dt, axis=0), mask=has_second)
                     z = sum_over_channels(draw * first_w[None, :], draw * second_w[None, :], BE)
-                    row_v = low + v // PART
-                    tl.store(at_z + (2 * N + row_v) * slots, z, mask=row_v < rank_now)
+                    tl.store(at_z + low * PART, z, mask=low + v // PART < rank_now)
             else:
                 at_dt, _inside = part_points(corner, step_i, step_j, i0, j0, rows, columns, directions * E_now)
                 ddt_sample = ddt + ((kb - k_now * batch).to(tl.int64) * (H_now * W_now) * directions + k_now) * E_now

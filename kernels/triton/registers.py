@@ -4,7 +4,7 @@ With one warp and BE channels, one a lane, [16, BE] is sixteen registers of ever
 tensors [BE] and back costs nothing. A field is four neighbouring floats of every lane, so that a load or store of it is
 one instruction of 16 bytes a lane.
 """
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,assignment"
 # In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
 # Triton adds tuples, and does not unpack them.
 

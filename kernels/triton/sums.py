@@ -75,26 +75,26 @@ def add_blocks(source, block_step, wanted, BLOCKS: tl.constexpr):
 
 @triton.jit
 def write_rows(
-    source, block_step, slots, target, inside, count,
+    source, block_step, row_step, target, inside, count,
     BLOCKS: tl.constexpr, QUADS: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """count rows from source, a slot each, to neighbouring elements of target [SLOTS]; QUADS: four in one store."""
+    """count rows from source, row_step apart, to neighbouring elements of target [SLOTS]; QUADS: four in one store."""
     if QUADS:
         BYTES: tl.constexpr = target.dtype.element_ty.primitive_bitwidth // 2
         for _quad in range(count // 4):
             first = add_blocks(source, block_step, inside, BLOCKS)
-            second = add_blocks(source + slots, block_step, inside, BLOCKS)
-            third = add_blocks(source + 2 * slots, block_step, inside, BLOCKS)
-            fourth = add_blocks(source + 3 * slots, block_step, inside, BLOCKS)
+            second = add_blocks(source + row_step, block_step, inside, BLOCKS)
+            third = add_blocks(source + 2 * row_step, block_step, inside, BLOCKS)
+            fourth = add_blocks(source + 3 * row_step, block_step, inside, BLOCKS)
             four = tl.reshape(tl.join(tl.join(first, third), tl.join(second, fourth)), [SLOTS, 4])
             at = tl.multiple_of(target[:, None] + tl.arange(0, 4)[None, :], [1, BYTES])
             tl.store(at, four, mask=inside[:, None])
-            source += 4 * slots
+            source += 4 * row_step
             target += 4
     else:
         for _row in range(count):
             tl.store(target, add_blocks(source, block_step, inside, BLOCKS), mask=inside)
-            source += slots
+            source += row_step
             target += 1
 
 
@@ -116,8 +116,9 @@ def sum_gradients(
     """All gradients of a call but the full ddt: dx [batch, points, E], dB, dC [batch, points, K, N] in rows B_row
     apart, ddt [batch, points, K, rank] in rows dt_row apart, dA, dR [K, E, N], dD, dbias [K, E], dweight [K, E, rank].
 
-    STRIP x SIDE is the tile of a 2d scan, whose slots are numbered tile by tile; STRIP 0: slots are the traversal of a
-    1d scan. QUADS: dstates of dB and dC come in fours, and their rows are aligned so. The programs are those of
+    STRIP x SIDE is the tile of a 2d scan; its slots are numbered tile by tile, and over_channels has sixteen of them
+    at a time in all rows. STRIP 0: a slot is a step of a 1d scan, and over_channels is [K, batch, blocks, rows, slots].
+    QUADS: dstates of dB and dC come in fours, and their rows are aligned so. The programs are those of
     `gradient_programs`; rank is 0 and LOW_RANK False for a full dt.
     """
     program = tl.program_id(0)
@@ -147,15 +148,21 @@ def sum_gradients(
         row = (corner + i * step_i + j * step_j) * DIRECTIONS + k
         sample = b.to(tl.int64) * (points * DIRECTIONS)
         block_step = (2 * N + rank) * slots
-        source = over_channels + kb.to(tl.int64) * (BLOCKS * block_step) + slot
+        source = over_channels + kb.to(tl.int64) * (BLOCKS * block_step)
+        if STRIP == 0:
+            source += slot
+            row_step = slots
+        else:
+            source += slot // 16 * ((2 * N + rank) * 16) + slot % 16
+            row_step = slots * 0 + 16
         of_B = row * B_row
-        write_rows(source, block_step, slots, dB + sample * B_row + of_B, inside, N, BLOCKS, QUADS, SLOTS)
-        source += N * slots
-        write_rows(source, block_step, slots, dC + sample * B_row + of_B, inside, N, BLOCKS, QUADS, SLOTS)
+        write_rows(source, block_step, row_step, dB + sample * B_row + of_B, inside, N, BLOCKS, QUADS, SLOTS)
+        source += N * row_step
+        write_rows(source, block_step, row_step, dC + sample * B_row + of_B, inside, N, BLOCKS, QUADS, SLOTS)
         if LOW_RANK:
-            source += N * slots
+            source += N * row_step
             ddt += sample * dt_row
-            write_rows(source, block_step, slots, ddt + row * dt_row, inside, rank, BLOCKS, False, SLOTS)
+            write_rows(source, block_step, row_step, ddt + row * dt_row, inside, rank, BLOCKS, False, SLOTS)
     else:
         kinds = 2 * N + 2 + rank
         blocks_of_channels = (E + CHANNELS - 1) // CHANNELS

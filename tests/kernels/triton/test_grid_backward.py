@@ -61,7 +61,7 @@ else:
 
     def reference(dy: torch.Tensor, inputs: dict[str, Any], orders: Any, correction: str | None) -> dict[str, Any]:
         """Every gradient by autograd."""
-        leaves = {name: None if t is None else t.double().requires_grad_() for name, t in inputs.items()}
+        leaves: dict[str, Any] = {n: None if t is None else t.double().requires_grad_() for n, t in inputs.items()}
         delta = time_step(leaves["dt"], leaves["weight"], leaves["bias"])
         y = geo_scan_reference(
             leaves["x"], delta, leaves["A"], leaves["B"], leaves["C"], D_KE=leaves["D"],
@@ -144,7 +144,7 @@ else:
         scratch = nan(programs[0] * programs[1] * programs[2], scratch_size(N, rank, strip, BE))
         dx_part, over_channels = nan(K, batch, H * W, E), nan(K, batch, blocks, 2 * N + rank, slots)
         of_parameters = nan(K, batch * TI * segments, 2 * N + 2 + rank, E)
-        found = {name: None if t is None else torch.full(t.shape, float("nan"), dtype=t.dtype)
+        found: dict[str, Any] = {name: None if t is None else torch.full(t.shape, float("nan"), dtype=t.dtype)
                  for name, t in inputs.items()}  # fmt: skip
         code = sum(order.code << 3 * k for k, order in enumerate(orders))
         x = inputs["x"]
