@@ -64,12 +64,13 @@ def part_points(corner, step_i, step_j, i0, j0, rows, columns, row):
 
 
 @triton.jit
-def copy_rows(source, at_point, inside, count, target, BE: tl.constexpr):
-    """count values of each of the sixteen points to target [count, 16]; one element a lane."""
+def copy_rows(source, at_point, count, target, BE: tl.constexpr):
+    """count values of each of the sixteen points to target [count, 16]; one element a lane. Loads without a mask, since
+    with one each would wait in a branch of its own."""
     v = tl.arange(0, BE)
     for first in range(0, count, BE // PART):
         row = first + v // PART
-        values = tl.load(source + at_point + row, mask=inside & (row < count), other=0.0).to(tl.float32)
+        values = tl.load(source + at_point + tl.minimum(row, count - 1)).to(tl.float32)
         tl.store(target + first * PART + v, values, mask=row < count)
 
 
@@ -231,19 +232,19 @@ def grid_backward_kernel(
             live = e < E_now
             e_own = k_now * E_now + tl.minimum(e, E_now - 1)  # a lane without a channel counts nowhere
             i0 = (ti + again) * STRIP + part * SIDE
-            row_p = i0 + lane % PART // SIDE
-            column_p = j0 + lane % SIDE
+            # Of a position outside the nearest inside is taken; with delta, x and dy 0 it counts nowhere.
+            row_p = tl.minimum(i0 + lane % PART // SIDE, rows - 1)
+            column_p = tl.minimum(j0 + lane % SIDE, columns - 1)
             point_p = corner + row_p * step_i + column_p * step_j
-            inside_p = (row_p < rows) & (column_p < columns)
             uniform = home + UNIFORMS + part * (2 * N * PART)
             low_rank = home + LOW + part * ((rank_now) * PART)
             dt_sample = dt + sample * dt_row + k_now * dt_direction
             B_sample = sample * B_row + k_now * B_direction
             tl.debug_barrier()
             if LOW_RANK:
-                copy_rows(dt_sample, point_p * dt_row, inside_p, rank_now, low_rank, BE)
-            copy_rows(B + B_sample, point_p * B_row, inside_p, N, uniform, BE)
-            copy_rows(C + B_sample, point_p * B_row, inside_p, N, uniform + N * PART, BE)
+                copy_rows(dt_sample, point_p * dt_row, rank_now, low_rank, BE)
+            copy_rows(B + B_sample, point_p * B_row, N, uniform, BE)
+            copy_rows(C + B_sample, point_p * B_row, N, uniform + N * PART, BE)
             tl.debug_barrier()
             at, inside = part_points(corner, step_i, step_j, i0, j0, rows, columns, E_now)
             inside = inside & live[None, :]

@@ -143,7 +143,7 @@ def sequence_forward(shape: Shape, keep: bool) -> SequenceForward:
         kept=kept_size(shape) if keep else 0,
         ends=shape.samples * chunks * N * E,
         span=shape.samples * chunks * E,
-        scratch=programs * (3 * N + shape.rank) * blocks.lanes,
+        scratch=programs * (3 * N + in_fours(shape.rank)) * blocks.lanes,
     )
 
 
@@ -170,7 +170,7 @@ def sequence_backward(shape: Shape, needs_R: bool) -> SequenceBackward:
         _sums(shape, needs_R, wide, parts, slots, strip=0),
         ends=shape.samples * chunks * N * E,
         span=shape.samples * chunks * E,
-        sweep_scratch=sweep_programs * (3 * N + rank) * blocks.lanes,
+        sweep_scratch=sweep_programs * (3 * N + in_fours(rank)) * blocks.lanes,
         scratch=programs * (5 * N + 2 * ranks) * width,
         over_channels=shape.samples * wide * (2 * N + rank) * slots,
         of_parameters=len(shape.orders) * parts * (2 * N + 2 + rank) * E,
@@ -315,6 +315,10 @@ def _gpu(kind: str, index: int | None) -> GPU:
 
 def cdiv(a: int, b: int) -> int:
     return -(-a // b)
+
+
+def in_fours(count: int) -> int:
+    return 4 * cdiv(count, 4)
 
 
 def _chunks(shape: Shape, programs: int, tiles: int, again: float) -> tuple[int, int]:

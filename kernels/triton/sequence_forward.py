@@ -62,7 +62,8 @@ def sequence_forward_kernel(
     P: tl.constexpr, BE: tl.constexpr, SEQUENCE_TILE: tl.constexpr,
 ):  # fmt: skip
     """One program: direction k, sample b, a chunk of `per_chunk` steps (a multiple of P) and a block of BE channels.
-    Grid: K * batch * chunks * cdiv(E, BE), one warp, BE = its lanes.
+    Grid: K * batch * chunks * cdiv(E, BE), one warp, BE = its lanes. NVIDIA: maxnreg=160 with a SWEEP, since the compiler
+    aims at 128 registers there and spills one for it at some sizes.
 
     SWEEP 0 writes y_part [K, B, points, E], from the state that the earlier chunks' `ends` [K, B, chunks, N, E] and
     `span` [K, B, chunks, E] (their sums of delta) compose; with KEEP also kept [K, B, tiles, N, E], the states that
@@ -93,8 +94,6 @@ def sequence_forward_kernel(
     y_part += kb.to(tl.int64) * points * E + first_channel
     A += (k * E + first_channel) * N
     R += (k * E + first_channel) * N
-    ends += first_channel
-    span += first_channel
     scratch += first.to(tl.int64) * (3 * N + RANKS) * BE
     kept += kb.to(tl.int64) * tl.cdiv(points, SEQUENCE_TILE) * N * E + first_channel
     # Of a dstate: state, A, R, side by side, so that one address serves them.
@@ -122,9 +121,9 @@ def sequence_forward_kernel(
                 copy_turned(R, scratch + 2 * BE, n, channel, is_channel, 1.0, N, row)
             for earlier in range(chunk):
                 part = (kb * chunks + earlier).to(tl.int64)
-                past = tl.load(span + part * E + channel, mask=is_channel, other=0.0)
-                end = tl.load(ends + part * N * E + n[:, None] * E + channel[None, :], mask=is_state, other=0.0)
-                h_ne = tl.exp2(A_ne * past[None, :]) * h_ne + end
+                past = tl.load(span + (part * E + first_channel) + channel, mask=is_channel, other=0.0)
+                end = ends + (part * N * E + first_channel) + n[:, None] * E + channel[None, :]
+                h_ne = tl.exp2(A_ne * past[None, :]) * h_ne + tl.load(end, mask=is_state, other=0.0)
         tl.store(scratch + n[:, None] * row + channel[None, :], h_ne, mask=(n < N)[:, None] & (channel >= 0)[None, :])
     tl.debug_barrier()  # below, rows of the scratch belong to one thread per channel
 
@@ -197,9 +196,12 @@ def sequence_forward_kernel(
             )
 
     if SWEEP > 0:
-        again = channel + zero
-        part = (kb * chunks + chunk).to(tl.int64)
+        # Again with the zero: what only this needs shall not stay in registers through the loops.
+        blocks = tl.cdiv(E + zero, BE)
+        last = tl.program_id(0) + zero
+        part = (last // blocks).to(tl.int64)  # of [K, B, chunks]
+        again = (last % blocks) * BE + (channel + zero)
         for s in range(N):
             h = tl.load(scratch + s * row + channel)
-            tl.store(ends + part * N * E + s * E + again, h, mask=first_channel + again < E)
-        tl.store(span + part * E + again, span_e, mask=first_channel + again < E)
+            tl.store(ends + part * N * E + s * E + again, h, mask=again < E)
+        tl.store(span + part * E + again, span_e, mask=again < E)
