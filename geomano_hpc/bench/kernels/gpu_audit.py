@@ -23,7 +23,7 @@ from geomano_hpc.kernels.cache import cache_folder
 from geomano_hpc.progress import progress
 
 PARTS = ("forward", "backward")
-SAMPLED = 6  # programs of a launch whose bytes are counted
+SAMPLED = 3  # programs of a launch whose bytes are counted
 _CLASSES = ("FFMA", "FMUL", "FADD", "MUFU", "SHFL", "LDS/STS", "LDG", "STG", "INT", "SETP", "FSEL", "MOV", "BAR", "BRA")
 
 
