@@ -18,11 +18,22 @@ class Blocks(NamedTuple):
     forward_tile: int = 32  # steps of a sequence
     backward_tile: int = 8  # steps between the states that a 1d forward keeps
     backward_channels: int = 64  # of a program of the 1d backward, at most
+    ranks: int = 4  # of a low-rank dt that the 1d backward takes at a time
+    sweep_registers: int = 160  # of a thread in the sweeps of a sequence; 0: as the compiler likes
     strip_rows: int = 8  # of a wavefront's warp
     strips: int = 4  # warps of a wavefront
     part: int = 4  # sides of a tile of the 2d backward
     backward_strip: int = 8  # rows of a program of the 2d backward
     chunks: int | None = None  # of a sequence, and segments of a strip; None: as many as fill the GPU
+
+
+def blocks_for(lanes: int, amd: bool) -> Blocks:
+    """The sizes that do not spill: on NVIDIA, on AMD with warps of 64 lanes (CDNA) and of 32 (RDNA)."""
+    if not amd:
+        return Blocks(lanes)
+    if lanes == 64:
+        return Blocks(lanes, sweep_registers=0)
+    return Blocks(lanes, sweep_registers=0, backward_channels=32, ranks=2)
 
 
 class Wave(NamedTuple):

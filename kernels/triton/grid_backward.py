@@ -20,7 +20,6 @@ written. This pass may overwrite them.
 """
 # mypy: disable-error-code="no-untyped-def"
 # In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
-# ruff: noqa: RUF005, SIM102
 # Triton adds tuples, and does not unpack them; `and` with a constexpr is no choice at compile time.
 
 import triton

@@ -16,10 +16,12 @@ from geomano_hpc.kernels.triton.blocks import (
     NOMINAL_MULTIPROCESSORS,
     SCHEDULERS,
     Blocks,
+    blocks_for,
     chunk_count,
     wave,
 )
 from geomano_hpc.kernels.triton.grid_backward import scratch_size
+from geomano_hpc.kernels.triton.launching import Fixed
 
 _COMPILER = {"num_stages": 1, "enable_fp_fusion": True}
 _LARGEST = 2**31 - 1  # offsets inside a sample are 32 bit
@@ -29,9 +31,9 @@ CARRIES_BYTES = 2**30  # of the edges that a 2d backward makes at a time: larger
 class Launch(NamedTuple):
     """One launch of a kernel, apart from its tensors."""
 
-    grid: tuple[int, ...]
+    grid: tuple[int, int, int]
     integers: tuple[int, ...]
-    constants: dict[str, Any]
+    constants: Fixed
 
 
 class Shape(NamedTuple):
@@ -50,6 +52,7 @@ class Shape(NamedTuple):
     dt_direction: int
     B_row: int
     B_direction: int
+    dtype: torch.dtype  # of the activations
     multiprocessors: int
     blocks: Blocks
 
@@ -74,11 +77,8 @@ class Shape(NamedTuple):
     def steps(self) -> tuple[int, int, int, int]:
         return self.dt_row, self.dt_direction, self.B_row, self.B_direction
 
-    def constants(self, warps: int, **more: Any) -> dict[str, Any]:
-        return {"N": self.dstate, "num_warps": warps, **_COMPILER, **more}
-
-
-_RANKS_AT_A_TIME = 4
+    def constants(self, warps: int, **more: Any) -> Fixed:
+        return Fixed(N=self.dstate, num_warps=warps, **_COMPILER, **more)
 
 
 class SequenceForward(NamedTuple):
@@ -95,7 +95,7 @@ class SequenceForward(NamedTuple):
 class SequenceBackward(NamedTuple):
     sweep: Launch | None
     main: Launch
-    sums: Launch
+    sums: tuple[Launch, Launch]
     ends: int
     span: int
     sweep_scratch: int
@@ -113,7 +113,7 @@ class GridBackward(NamedTuple):
     states: Launch
     adjoint: Launch
     main: Launch
-    sums: Launch
+    sums: tuple[Launch, Launch]
     hor: int
     ver: int
     back_hor: int
@@ -133,13 +133,10 @@ def sequence_forward(shape: Shape, keep: bool) -> SequenceForward:
     programs = shape.samples * chunks * widths
     sizes = (shape.batch, shape.height, shape.width, E, shape.packed_orders, *shape.steps)
     integers = (*sizes, chunks, per_chunk, 0)
-    tile = {"P": blocks.forward_tile, "BE": blocks.lanes, "SEQUENCE_TILE": blocks.backward_tile}
-    constants = shape.constants(1, RANK=shape.rank, **tile)
-    main = {**constants, "CORRECTION": shape.correction, "SWEEP": 0, "KEEP": keep}
-    sweep = {**constants, "CORRECTION": 0, "SWEEP": 1, "KEEP": False}
+    main = _sequence_constants(shape, CORRECTION=shape.correction, SWEEP=0, KEEP=keep)
     return SequenceForward(
-        Launch((programs,), integers, sweep) if chunks > 1 else None,
-        Launch((programs,), integers, main),
+        Launch((programs, 1, 1), integers, _sequence_sweep(shape, 1)) if chunks > 1 else None,
+        Launch((programs, 1, 1), integers, main),
         kept=kept_size(shape) if keep else 0,
         ends=shape.samples * chunks * N * E,
         span=shape.samples * chunks * E,
@@ -155,18 +152,18 @@ def sequence_backward(shape: Shape, needs_R: bool) -> SequenceBackward:
     tiles = cdiv(shape.points, blocks.forward_tile)
     chunks, per_chunk = _chunks(shape, wide * shape.samples, tiles, again=0.3)
     integers = (shape.batch, shape.height, shape.width, E, shape.packed_orders, *shape.steps, chunks, per_chunk, 0)
-    sweep = shape.constants(1, RANK=rank, CORRECTION=0, SWEEP=2, KEEP=False, P=blocks.forward_tile, BE=blocks.lanes)
-    sweep |= {"SEQUENCE_TILE": blocks.backward_tile}
     sweep_programs = shape.samples * chunks * cdiv(E, blocks.lanes)
     programs = shape.samples * chunks * wide
-    main = shape.constants(1, RANK=rank, CORRECTION=shape.correction, NEEDS_R=needs_R, P=blocks.backward_tile, BE=width)
-    main |= {"LANES": blocks.lanes, "GROUP": _RANKS_AT_A_TIME}
+    main = shape.constants(
+        1, RANK=rank, CORRECTION=shape.correction, NEEDS_R=needs_R, P=blocks.backward_tile, BE=width,
+        LANES=blocks.lanes, GROUP=blocks.ranks,
+    )  # fmt: skip
     slots = cdiv(shape.points, blocks.backward_tile) * blocks.backward_tile
-    ranks = cdiv(rank, _RANKS_AT_A_TIME) * _RANKS_AT_A_TIME
+    ranks = cdiv(rank, blocks.ranks) * blocks.ranks
     parts = shape.batch * chunks
     return SequenceBackward(
-        Launch((sweep_programs,), integers, sweep) if chunks > 1 else None,
-        Launch((programs,), (shape.batch, len(shape.orders), *integers[1:]), main),
+        Launch((sweep_programs, 1, 1), integers, _sequence_sweep(shape, 2)) if chunks > 1 else None,
+        Launch((programs, 1, 1), (shape.batch, len(shape.orders), *integers[1:]), main),
         _sums(shape, needs_R, wide, parts, slots, strip=0),
         ends=shape.samples * chunks * N * E,
         span=shape.samples * chunks * E,
@@ -186,7 +183,7 @@ def grid_forward(shape: Shape) -> GridForward:
     constants = _wave_constants(shape, lanes, CORRECTION=shape.correction)
     row = lanes.groups * lanes.dstates * lanes.channels
     handed = programs * (shape.longest + 4 * blocks.strips) * row
-    return GridForward(Launch((programs,), _wave_integers(shape, widths), constants), handed)
+    return GridForward(Launch((programs, 1, 1), _wave_integers(shape, widths), constants), handed)
 
 
 @lru_cache(maxsize=512)
@@ -205,7 +202,9 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
     widths = cdiv(E, lanes.channels)
     sweeps = shape.samples * widths
     integers = _wave_integers(shape, widths)
-    carried = _wave_constants(shape, lanes, SIDE=blocks.part, WIDE=width)
+    states, adjoint = (
+        _wave_constants(shape, lanes, SIDE=blocks.part, WIDE=width, ADJOINT=one) for one in (False, True)
+    )
     row = lanes.groups * lanes.dstates * lanes.channels
     every = segment_tiles * blocks.part
     main = shape.constants(
@@ -216,8 +215,8 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
     sizes = (len(shape.orders), shape.batch, shape.height, shape.width, E, rank, *shape.steps)
     edges = shape.samples * wide * strips * N * width
     return GridBackward(
-        Launch((sweeps,), (*integers, blocks.part, tiles), {**carried, "ADJOINT": False}),
-        Launch((sweeps,), (*integers, every, segments), {**carried, "ADJOINT": True}),
+        Launch((sweeps, 1, 1), (*integers, blocks.part, tiles), states),
+        Launch((sweeps, 1, 1), (*integers, every, segments), adjoint),
         Launch((strips * segments, wide, shape.samples), (shape.packed_orders, *sizes, segments, segment_tiles), main),
         _sums(shape, needs_R, wide, parts, slots, strip=blocks.strip_rows),
         hor=edges * tiles * blocks.strip_rows,
@@ -234,8 +233,8 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
 @lru_cache(maxsize=512)
 def sum_of_directions(shape: Shape) -> Launch:
     programs = sums.direction_programs(shape.batch * shape.points * shape.channels)
-    constants = {"DIRECTIONS": len(shape.orders), "ELEMENTS": sums.ELEMENTS, "num_warps": sums.WARPS, **_COMPILER}
-    return Launch((programs,), (shape.batch, shape.points, shape.channels), constants)
+    constants = Fixed(DIRECTIONS=len(shape.orders), ELEMENTS=sums.ELEMENTS, num_warps=sums.WARPS, **_COMPILER)
+    return Launch((programs, 1, 1), (shape.batch, shape.points, shape.channels), constants)
 
 
 def kept_size(shape: Shape) -> int:
@@ -287,8 +286,9 @@ def shape_of(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks | None) 
         dt_direction,
         B_row,
         B_direction,
+        x.dtype,
         gpu.multiprocessors,
-        Blocks(lanes=gpu.lanes) if blocks is None else blocks,
+        blocks_for(gpu.lanes, gpu.amd) if blocks is None else blocks,
     )
 
 
@@ -298,6 +298,7 @@ _CORRECTIONS = {"equation": 1, "state": 2}
 class GPU(NamedTuple):
     multiprocessors: int
     lanes: int  # of a warp
+    amd: bool = False
 
 
 def gpu_of(tensor: torch.Tensor) -> GPU:
@@ -310,7 +311,7 @@ def _gpu(kind: str, index: int | None) -> GPU:
     if kind != "cuda" or not torch.cuda.is_available():
         return GPU(NOMINAL_MULTIPROCESSORS, 32)
     found = torch.cuda.get_device_properties(index)
-    return GPU(found.multi_processor_count, getattr(found, "warp_size", 32))
+    return GPU(found.multi_processor_count, getattr(found, "warp_size", 32), torch.version.hip is not None)
 
 
 def cdiv(a: int, b: int) -> int:
@@ -332,30 +333,48 @@ def _wave_integers(shape: Shape, widths: int) -> tuple[int, ...]:
     return (shape.packed_orders, shape.height, shape.width, shape.channels, shape.batch, widths, *shape.steps)
 
 
-def _wave_constants(shape: Shape, lanes: Any, **more: Any) -> dict[str, Any]:
+def _wave_constants(shape: Shape, lanes: Any, **more: Any) -> Fixed:
     sizes = {"TH": shape.blocks.strip_rows, "S": shape.blocks.strips}
     sizes |= {"G": lanes.groups, "M": lanes.dstates, "BE": lanes.channels}
     return shape.constants(shape.blocks.strips, RANK=shape.rank, **sizes, **more)
 
 
-def _sums(shape: Shape, needs_R: bool, wide: int, parts: int, slots: int, strip: int) -> Launch:
-    """Without what depends on where dB, dC and ddt are written: `sums_to` adds that."""
+def _sequence_constants(shape: Shape, **more: Any) -> Fixed:
+    blocks = shape.blocks
+    tile = {"P": blocks.forward_tile, "BE": blocks.lanes, "SEQUENCE_TILE": blocks.backward_tile}
+    return shape.constants(1, RANK=shape.rank, **tile, **more)
+
+
+def _sequence_sweep(shape: Shape, which: int) -> Fixed:
+    # NVIDIA's assembler aims at 128 registers here, and spills one or two at some sizes.
+    most = {"maxnreg": shape.blocks.sweep_registers} if shape.blocks.sweep_registers else {}
+    return _sequence_constants(shape, CORRECTION=0, SWEEP=which, KEEP=False, **most)
+
+
+def _sums(shape: Shape, needs_R: bool, wide: int, parts: int, slots: int, strip: int) -> tuple[Launch, Launch]:
+    """With rows of dB and dC that are not aligned, and with aligned ones. Without the last two integers: how far apart
+    these rows, and those of ddt, are."""
     E, N, rank, K = shape.channels, shape.dstate, shape.rank, len(shape.orders)
     first_position, first_dx, programs = sums.gradient_programs(K, shape.batch, shape.points, E, N, rank, slots)
     sizes = (shape.packed_orders, shape.batch, shape.height, shape.width, E, rank)
-    constants = {
-        "DIRECTIONS": K, "BLOCKS": wide, "LOW_RANK": rank > 0, "N": N, "NEEDS_R": needs_R, "STRIP": strip,
-        "SIDE": shape.blocks.part, "ELEMENTS": sums.ELEMENTS, "SLOTS": sums.SLOTS, "CHANNELS": sums.CHANNELS,
-        "num_warps": sums.WARPS, **_COMPILER,
-    }  # fmt: skip
-    return Launch((programs,), (*sizes, parts, slots, first_position, first_dx), constants)
+    integers = (*sizes, parts, slots, first_position, first_dx)
+
+    def constants(quads: bool) -> Fixed:
+        return Fixed(
+            DIRECTIONS=K, BLOCKS=wide, LOW_RANK=rank > 0, N=N, NEEDS_R=needs_R, STRIP=strip, SIDE=shape.blocks.part,
+            QUADS=quads, ELEMENTS=sums.ELEMENTS, SLOTS=sums.SLOTS, CHANNELS=sums.CHANNELS, num_warps=sums.WARPS,
+            **_COMPILER,
+        )  # fmt: skip
+
+    return Launch((programs, 1, 1), integers, constants(False)), Launch((programs, 1, 1), integers, constants(True))
 
 
-def sums_to(launch: Launch, dt: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> Launch:
+def sums_to(launches: tuple[Launch, Launch], dt: torch.Tensor, B: torch.Tensor, C: torch.Tensor) -> Launch:
     """The sums of gradients, written to these tensors: in fours where all rows of B and C are aligned so."""
     row = B.stride(3)
-    fours = B.shape[-1] % 4 == 0 and row % 4 == 0 and B.storage_offset() % 4 == 0 and C.storage_offset() % 4 == 0
-    return Launch(launch.grid, (*launch.integers, row, dt.stride(3)), {**launch.constants, "QUADS": fours})
+    fours = not (B.shape[-1] % 4 or row % 4 or B.storage_offset() % 4 or C.storage_offset() % 4)
+    grid, integers, constants = launches[fours]
+    return Launch(grid, (*integers, row, dt.stride(3)), constants)
 
 
 def _in_rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,6 @@ one instruction of 16 bytes a lane.
 """
 # mypy: disable-error-code="no-untyped-def"
 # In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
-# ruff: noqa: RUF005
 # Triton adds tuples, and does not unpack them.
 
 import triton

@@ -41,20 +41,20 @@ def forward(
     y_part = y if alone else _empty(x, len(shape.orders) * x.numel())
     tensors = _tensors(inputs)
     kept = _empty(x, 0)
+    if shape.kind == "2d":
+        grid = plan.grid_forward(shape)
+        starts = [_start(grid_forward_kernel, grid.main, *tensors, y_part, _empty(x, grid.handed))]
+    else:
+        sequence = plan.sequence_forward(shape, keep_carries)
+        kept = _empty(x, sequence.kept)
+        ends, span = _empty(x, sequence.ends), _empty(x, sequence.span)
+        buffers = (y_part, kept, ends, span, _empty(x, sequence.scratch))
+        passes = (sequence.sweep, sequence.main) if sequence.sweep else (sequence.main,)
+        starts = [_start(sequence_forward_kernel, one, *tensors, *buffers) for one in passes]
+    if not alone:
+        starts.append(_start(sum_directions, plan.sum_of_directions(shape), y_part, y))
     with torch.cuda.device_of(x):
-        if shape.kind == "2d":
-            grid = plan.grid_forward(shape)
-            _launch(grid_forward_kernel, grid.main, *tensors, y_part, _empty(x, grid.handed))
-        else:
-            sequence = plan.sequence_forward(shape, keep_carries)
-            kept = _empty(x, sequence.kept)
-            ends, span = _empty(x, sequence.ends), _empty(x, sequence.span)
-            buffers = (y_part, kept, ends, span, _empty(x, sequence.scratch))
-            if sequence.sweep is not None:
-                _launch(sequence_forward_kernel, sequence.sweep, *tensors, *buffers)
-            _launch(sequence_forward_kernel, sequence.main, *tensors, *buffers)
-        if not alone:
-            _launch(sum_directions, plan.sum_of_directions(shape), y_part, y)
+        launching.launch_all(starts, f"the {shape.kind} scan")
     return y, kept
 
 
@@ -92,34 +92,34 @@ def backward(
         grads = grads._replace(**dict(zip(("dt", "B", "C"), rows.split(widths, dim=-1), strict=True)))
     dx_part = _empty(x, K * x.numel())
     tensors = _tensors(inputs)
+    x_, dt, A, B, C, D, R, bias, weight = tensors
+    _dx, ddt, dA, dB, dC, dD, dR, dbias, dweight = _tensors(grads)
+    if shape.kind == "2d":
+        grid = plan.grid_backward(shape, needs_R)
+        sums, over_channels, of_parameters = grid.sums, *_partials(x, grid)
+        hor, ver, back_ver, back_hor = (_empty(x, size) for size in (grid.hor, grid.ver, grid.ver, grid.back_hor))
+        handed = _empty(x, max(grid.handed, grid.adjoint_handed))
+        outputs = (hor, ver, back_ver, back_hor, _empty(x, grid.scratch), dx_part, ddt, over_channels, of_parameters)
+        starts = [
+            _start(grid_sweep_kernel, grid.states, x_, dt, A, B, bias, weight, hor, ver, handed),
+            _start(grid_sweep_kernel, grid.adjoint, dy, dt, A, C, bias, weight, back_hor, back_ver, handed),
+            _start(grid_backward_kernel, grid.main, *tensors, dy, *outputs),
+        ]
+    else:
+        sequence = plan.sequence_backward(shape, needs_R)
+        sums, over_channels, of_parameters = sequence.sums, *_partials(x, sequence)
+        ends, span = _empty(x, sequence.ends), _empty(x, sequence.span)
+        outputs = (ends, span, dx_part, over_channels, of_parameters, ddt, _empty(x, sequence.scratch))
+        starts = [_start(sequence_backward_kernel, sequence.main, *tensors, dy, carries, *outputs)]
+        if sequence.sweep is not None:
+            buffers = (dx_part, carries, ends, span, _empty(x, sequence.sweep_scratch))
+            swept = (dy, dt, A, C, C, D, R, bias, weight)
+            starts.insert(0, _start(sequence_forward_kernel, sequence.sweep, *swept, *buffers))
+    partials = (dx_part, over_channels, of_parameters)
+    summed = (grads.x, dB, dC, ddt, dA, dR, dD, dbias, dweight)
+    starts.append(_start(sum_gradients, plan.sums_to(sums, ddt, dB, dC), *partials, *summed))
     with torch.cuda.device_of(x):
-        if shape.kind == "2d":
-            grid = plan.grid_backward(shape, needs_R)
-            sums, over_channels, of_parameters = grid.sums, *_partials(x, grid)
-            hor, ver, back_ver = _empty(x, grid.hor), _empty(x, grid.ver), _empty(x, grid.ver)
-            back_hor = _empty(x, grid.back_hor)
-            _x, dt, A, B, C, _D, _R, bias, weight = tensors
-            handed = _empty(x, max(grid.handed, grid.adjoint_handed))
-            _launch(grid_sweep_kernel, grid.states, x, dt, A, B, bias, weight, hor, ver, handed)
-            _launch(grid_sweep_kernel, grid.adjoint, dy, dt, A, C, bias, weight, back_hor, back_ver, handed)
-            edges = (hor, ver, back_ver, back_hor, _empty(x, grid.scratch))
-            outputs = (dx_part, grads.dt, over_channels, of_parameters)
-            _launch(grid_backward_kernel, grid.main, *tensors, dy, *edges, *outputs)
-        else:
-            sequence = plan.sequence_backward(shape, needs_R)
-            sums, over_channels, of_parameters = sequence.sums, *_partials(x, sequence)
-            ends, span = _empty(x, sequence.ends), _empty(x, sequence.span)
-            if sequence.sweep is not None:
-                _x, dt, A, B, C, D, R, bias, weight = tensors
-                buffers = (dx_part, carries, ends, span, _empty(x, sequence.sweep_scratch))
-                swept = (dy, dt, A, C, C, D, R, bias, weight)
-                _launch(sequence_forward_kernel, sequence.sweep, *swept, *buffers)
-            outputs = (dx_part, over_channels, of_parameters, grads.dt, _empty(x, sequence.scratch))
-            _launch(sequence_backward_kernel, sequence.main, *tensors, dy, carries, ends, span, *outputs)
-        _x, ddt, dA, dB, dC, dD, dR, dbias, dweight = _tensors(grads)
-        sums = plan.sums_to(sums, ddt, dB, dC)
-        partials = (dx_part, over_channels, of_parameters)
-        _launch(sum_gradients, sums, *partials, grads.x, dB, dC, ddt, dA, dR, dD, dbias, dweight)
+        launching.launch_all(starts, f"the {shape.kind} scan's gradients")
     return grads
 
 
@@ -159,5 +159,5 @@ def _empty(like: torch.Tensor, elements: int) -> torch.Tensor:
     return torch.empty(elements, dtype=torch.float32, device=like.device)
 
 
-def _launch(kernel: Any, one: plan.Launch, *tensors: torch.Tensor) -> None:
-    launching.launch(kernel, one.grid, (*tensors, *one.integers), one.constants)
+def _start(kernel: Any, one: plan.Launch, *tensors: torch.Tensor) -> launching.Start:
+    return launching.Start(kernel, one.grid, (*tensors, *one.integers), one.constants)

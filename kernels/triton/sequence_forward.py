@@ -62,8 +62,8 @@ def sequence_forward_kernel(
     P: tl.constexpr, BE: tl.constexpr, SEQUENCE_TILE: tl.constexpr,
 ):  # fmt: skip
     """One program: direction k, sample b, a chunk of `per_chunk` steps (a multiple of P) and a block of BE channels.
-    Grid: K * batch * chunks * cdiv(E, BE), one warp, BE = its lanes. NVIDIA: maxnreg=160 with a SWEEP, since the compiler
-    aims at 128 registers there and spills one for it at some sizes.
+    Grid: K * batch * chunks * cdiv(E, BE), one warp, BE = its lanes. On NVIDIA a SWEEP wants maxnreg=160, since the
+    compiler aims at 128 registers there and spills one for it at some sizes.
 
     SWEEP 0 writes y_part [K, B, points, E], from the state that the earlier chunks' `ends` [K, B, chunks, N, E] and
     `span` [K, B, chunks, E] (their sums of delta) compose; with KEEP also kept [K, B, tiles, N, E], the states that

@@ -117,7 +117,8 @@ def sum_gradients(
     apart, ddt [batch, points, K, rank] in rows dt_row apart, dA, dR [K, E, N], dD, dbias [K, E], dweight [K, E, rank].
 
     STRIP x SIDE is the tile of a 2d scan, whose slots are numbered tile by tile; STRIP 0: slots are the traversal of a
-    1d scan. QUADS: dstates of dB and dC come in fours, and their rows are aligned so. The programs are those of `gradient_programs`; rank is 0 and LOW_RANK False for a full dt.
+    1d scan. QUADS: dstates of dB and dC come in fours, and their rows are aligned so. The programs are those of
+    `gradient_programs`; rank is 0 and LOW_RANK False for a full dt.
     """
     program = tl.program_id(0)
     points = H * W
