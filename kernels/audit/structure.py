@@ -3,7 +3,9 @@
 Loops and branches of a kernel depend on its integer arguments and its program number only. Their bounds are a few
 scalar operations in the IR, which are evaluated here for all programs of a launch at once: nobody declares a trip count
 by hand, and none is guessed. What cannot be known so (a bound that was loaded from memory, a `while`) is an error; of a
-branch that cannot be known both sides are counted.
+branch that cannot be known both sides are counted. One convention is taken from the kernels: a float that is loaded
+and turned into an integer is a zero of a scratch, added so that the compiler computes an address again and does not
+keep it.
 """
 
 import re
@@ -17,7 +19,7 @@ from geomano_hpc.kernels.audit.layouts import Tensor, registers, tensor_type
 
 _OP = re.compile(r'^(?:(%[\w.$-]+)(?::\d+)? = )?"?([a-z_]+\.[\w.]+)"?(.*)$')
 _NAME = re.compile(r"%[\w.$-]+(?:#\d+)?")
-_SCALAR = re.compile(r": (?:i\d+|index)(?: to (?:i\d+|index))?$")
+_SCALAR = re.compile(r": (?:i\d+|index|f32)(?: to (?:i\d+|index))?$")
 _KEPT = ("scf.", "tt.load", "tt.store", "tt.get_program_id", "tt.get_num_programs", "math.", "tt.scan", "tt.return",
          "tt.extern_elementwise")  # fmt: skip
 _EXPONENTIALS = ("math.exp", "math.exp2")
@@ -210,6 +212,8 @@ class Structure:
             condition = np.asarray(self._value(operation.operands[0], known)) != 0
             sides = [self._value(side.operations[-1].operands[number], known) for side in operation.inside]
             return np.where(condition, *sides)
+        if kind == "fptosi" and self._made[operation.operands[0]].name == "tt.load":
+            return 0  # a zero that is hidden from the compiler
         operands = [np.asarray(self._value(operand, known)) for operand in operation.operands]
         if kind == "cmpi":
             return _COMPARISONS[rest.split(",")[0].strip().lstrip("su")](*operands).astype(np.int64)

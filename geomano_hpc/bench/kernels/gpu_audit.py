@@ -23,7 +23,7 @@ from geomano_hpc.kernels.cache import cache_folder
 from geomano_hpc.progress import progress
 
 PARTS = ("forward", "backward")
-SAMPLED = 6  # programs of a launch whose bytes are counted
+SAMPLED = 3  # programs of a launch whose bytes are counted
 _CLASSES = ("FFMA", "FMUL", "FADD", "MUFU", "SHFL", "LDS/STS", "LDG", "STG", "INT", "SETP", "FSEL", "MOV", "BAR", "BRA")
 
 
@@ -125,11 +125,11 @@ def _bytes_of(key: str, call: dict[str, Any], scan: Scan) -> list[dict[str, Any]
     """Counted once for the same launches of the same kernels: other GPUs often get the same."""
     path = cache_folder() / "traffic" / f"{key}.json"
     if path.exists():
-        return json.loads(path.read_text(encoding="utf-8"))["launches"]  # type: ignore[no-any-return]
+        return json.loads(path.read_text(encoding="utf-8"))["launches"]
     environment = {**ONE_THREAD, "TRITON_INTERPRET": "1"}
     moved = run_in_child(count_bytes, call, asdict(scan), environment=environment)
     write_json(path, {"launches": moved})
-    return moved  # type: ignore[no-any-return]
+    return moved
 
 
 def part_audits(
