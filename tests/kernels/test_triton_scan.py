@@ -222,7 +222,7 @@ else:
 
     @pytest.mark.parametrize(("height", "width"), [(18, 3), (3, 18)])
     def test_more_rows_than_a_band(height: int, width: int) -> None:
-        """Two strips of eight rows to a band, and a column-major order that has the rows where the other has columns."""
+        """Two strips of eight rows to a band, and a column-major order, whose rows are the columns of the other."""
         orders = (ScanOrder.from_code(2), ScanOrder.from_code(5))
         inputs = make(height=height, width=width, K=2, E=3)
         check(inputs, ScanSettings(orders, "2d", "equation"), blocks=Blocks(strips=2, chunks=2))
