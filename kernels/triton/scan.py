@@ -36,19 +36,19 @@ def forward(
     inputs = plan.packed(inputs, settings)
     shape = plan.shape_of(inputs, settings, _blocks)
     x = inputs.x
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    y, empty = x.new_empty(x.shape), inputs.A.new_empty  # float32, as every buffer is
     alone = len(shape.orders) == 1 and x.dtype == torch.float32
-    y_part = y if alone else _empty(x, len(shape.orders) * x.numel())
+    y_part = y if alone else empty(len(shape.orders) * x.numel())
     tensors = _tensors(inputs)
-    kept = _empty(x, 0)
+    kept = empty(0)
     if shape.kind == "2d":
         grid = plan.grid_forward(shape)
-        starts = [_start(grid_forward_kernel, grid.main, *tensors, y_part, _empty(x, grid.handed))]
+        starts = [_start(grid_forward_kernel, grid.main, *tensors, y_part, empty(grid.handed))]
     else:
         sequence = plan.sequence_forward(shape, keep_carries)
-        kept = _empty(x, sequence.kept)
-        ends, span = _empty(x, sequence.ends), _empty(x, sequence.span)
-        buffers = (y_part, kept, ends, span, _empty(x, sequence.scratch))
+        kept = empty(sequence.kept)
+        ends, span = empty(sequence.ends), empty(sequence.span)
+        buffers = (y_part, kept, ends, span, empty(sequence.scratch))
         passes = (sequence.sweep, sequence.main) if sequence.sweep else (sequence.main,)
         starts = [_start(sequence_forward_kernel, one, *tensors, *buffers) for one in passes]
     if not alone:
@@ -78,28 +78,24 @@ def backward(
     dy = dy.contiguous()  # as x and dx are
     if shape.kind == "2d" and shape.batch > (slice_ := plan.batch_slice(shape)):
         return _in_slices(dy, inputs, settings, carries, needs_R, _blocks, slice_)
-    x, K = inputs.x, len(shape.orders)
-
-    def empty_like(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-
-    grads = ScanInputs._make(None if tensor is None else empty_like(tensor) for tensor in inputs)
+    x, empty = inputs.x, inputs.A.new_empty  # float32, as every buffer is
+    grads = ScanInputs._make([None if tensor is None else tensor.new_empty(tensor.shape) for tensor in inputs])
     if not needs_R:
         grads = grads._replace(R=None)
     if in_rows and shape.rank:
         widths = [shape.rank, shape.dstate, shape.dstate]
-        rows = torch.empty((*inputs.B.shape[:-1], sum(widths)), dtype=x.dtype, device=x.device)
+        rows = x.new_empty((*inputs.B.shape[:-1], sum(widths)))
         grads = grads._replace(**dict(zip(("dt", "B", "C"), rows.split(widths, dim=-1), strict=True)))
-    dx_part = _empty(x, K * x.numel())
+    dx_part = empty(len(shape.orders) * x.numel())
     tensors = _tensors(inputs)
     x_, dt, A, B, C, D, R, bias, weight = tensors
     _dx, ddt, dA, dB, dC, dD, dR, dbias, dweight = _tensors(grads)
     if shape.kind == "2d":
         grid = plan.grid_backward(shape, needs_R)
-        sums, over_channels, of_parameters = grid.sums, *_partials(x, grid)
-        hor, ver, back_ver, back_hor = (_empty(x, size) for size in (grid.hor, grid.ver, grid.ver, grid.back_hor))
-        handed = _empty(x, max(grid.handed, grid.adjoint_handed))
-        outputs = (hor, ver, back_ver, back_hor, _empty(x, grid.scratch), dx_part, ddt, over_channels, of_parameters)
+        sums, over_channels, of_parameters = grid.sums, empty(grid.over_channels), empty(grid.of_parameters)
+        hor, ver, back_ver, back_hor = (empty(size) for size in (grid.hor, grid.ver, grid.ver, grid.back_hor))
+        handed = empty(max(grid.handed, grid.adjoint_handed))
+        outputs = (hor, ver, back_ver, back_hor, empty(grid.scratch), dx_part, ddt, over_channels, of_parameters)
         starts = [
             _start(grid_sweep_kernel, grid.states, x_, dt, A, B, bias, weight, hor, ver, handed),
             _start(grid_sweep_kernel, grid.adjoint, dy, dt, A, C, bias, weight, back_hor, back_ver, handed),
@@ -107,12 +103,12 @@ def backward(
         ]
     else:
         sequence = plan.sequence_backward(shape, needs_R)
-        sums, over_channels, of_parameters = sequence.sums, *_partials(x, sequence)
-        ends, span = _empty(x, sequence.ends), _empty(x, sequence.span)
-        outputs = (ends, span, dx_part, over_channels, of_parameters, ddt, _empty(x, sequence.scratch))
+        sums, over_channels, of_parameters = sequence.sums, empty(sequence.over_channels), empty(sequence.of_parameters)
+        ends, span = empty(sequence.ends), empty(sequence.span)
+        outputs = (ends, span, dx_part, over_channels, of_parameters, ddt, empty(sequence.scratch))
         starts = [_start(sequence_backward_kernel, sequence.main, *tensors, dy, carries, *outputs)]
         if sequence.sweep is not None:
-            buffers = (dx_part, carries, ends, span, _empty(x, sequence.sweep_scratch))
+            buffers = (dx_part, carries, ends, span, empty(sequence.sweep_scratch))
             swept = (dy, dt, A, C, C, D, R, bias, weight)
             starts.insert(0, _start(sequence_forward_kernel, sequence.sweep, *swept, *buffers))
     partials = (dx_part, over_channels, of_parameters)
@@ -149,14 +145,6 @@ def _in_slices(
 def _tensors(inputs: ScanInputs) -> tuple[torch.Tensor, ...]:
     """In the kernels' order. What is not there is a pointer that a kernel without this term never follows."""
     return tuple(inputs.A if tensor is None else tensor for tensor in inputs)  # type: ignore[misc]
-
-
-def _partials(x: torch.Tensor, sizes: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return _empty(x, sizes.over_channels), _empty(x, sizes.of_parameters)
-
-
-def _empty(like: torch.Tensor, elements: int) -> torch.Tensor:
-    return torch.empty(elements, dtype=torch.float32, device=like.device)
 
 
 def _start(kernel: Any, one: plan.Launch, *tensors: torch.Tensor) -> launching.Start:

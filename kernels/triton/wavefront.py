@@ -95,48 +95,60 @@ def load_dstates(pointers, dstate, N: tl.constexpr, PADDED: tl.constexpr):
 
 @triton.jit
 def rows_of(z):
-    """[T, S, G, BE] -> T tensors [S, G, BE] in order; T is a power of two."""
+    """[T, S, G, BE] -> T tensors [S, G, BE] in order; T is a power of two to 16. T is in registers: this costs nothing."""
     T: tl.constexpr = z.shape[0]
     S: tl.constexpr = z.shape[1]
     G: tl.constexpr = z.shape[2]
     BE: tl.constexpr = z.shape[3]
-    if T == 1:
-        return (tl.reshape(z, [S, G, BE]),)
-    else:
-        upper, lower = tl.split(tl.permute(tl.reshape(z, [2, T // 2, S, G, BE]), [1, 2, 3, 4, 0]))
-        return rows_of(upper) + rows_of(lower)
+    LEVELS: tl.constexpr = (T > 1) + (T > 2) + (T > 4) + (T > 8)
+    parts = (z,)
+    for level in tl.static_range(LEVELS):
+        halves = ()
+        for n in tl.static_range(1 << level):
+            two = tl.reshape(parts[n], [2, T >> (level + 1), S, G, BE])
+            upper, lower = tl.split(tl.permute(two, [1, 2, 3, 4, 0]))
+            halves = halves + (upper, lower)
+        parts = halves
+    rows = ()
+    for n in tl.static_range(T):
+        rows = rows + (tl.reshape(parts[n], [S, G, BE]),)
+    return rows
 
 
 @triton.jit
 def columns_of(z):
-    """[T, S, G, M] -> M tensors [T, S, G] in order; M is a power of two."""
+    """[T, S, G, M] -> M tensors [T, S, G] in order; M is a power of two to 8."""
     T: tl.constexpr = z.shape[0]
     S: tl.constexpr = z.shape[1]
     G: tl.constexpr = z.shape[2]
     M: tl.constexpr = z.shape[3]
-    if M == 1:
-        return (tl.reshape(z, [T, S, G]),)
-    else:
-        first, second = tl.split(tl.permute(tl.reshape(z, [T, S, G, 2, M // 2]), [0, 1, 2, 4, 3]))
-        return columns_of(first) + columns_of(second)
+    LEVELS: tl.constexpr = (M > 1) + (M > 2) + (M > 4)
+    parts = (z,)
+    for level in tl.static_range(LEVELS):
+        halves = ()
+        for n in tl.static_range(1 << level):
+            two = tl.reshape(parts[n], [T, S, G, 2, M >> (level + 1)])
+            first, second = tl.split(tl.permute(two, [0, 1, 2, 4, 3]))
+            halves = halves + (first, second)
+        parts = halves
+    columns = ()
+    for n in tl.static_range(M):
+        columns = columns + (tl.reshape(parts[n], [T, S, G]),)
+    return columns
 
 
 @triton.jit
 def stacked(rows):
-    """T tensors [S, G, BE] -> [T, S, G, BE] in order; T is a power of two."""
+    """T tensors [S, G, BE] -> [T, S, G, BE] in order; T is a power of two to 16."""
     S: tl.constexpr = rows[0].shape[0]
     G: tl.constexpr = rows[0].shape[1]
     BE: tl.constexpr = rows[0].shape[2]
     T: tl.constexpr = len(rows)
-    return tl.permute(tl.reshape(_joined(rows), [S, G, BE, T]), [3, 0, 1, 2])
-
-
-@triton.jit
-def _joined(parts):
-    if len(parts) == 1:
-        return parts[0]
-    else:
+    LEVELS: tl.constexpr = (T > 1) + (T > 2) + (T > 4) + (T > 8)
+    parts = rows
+    for level in tl.static_range(LEVELS):
         pairs = ()
-        for n in tl.static_range(len(parts) // 2):
-            pairs = pairs + (tl.join(parts[n], parts[n + len(parts) // 2]),)
-        return _joined(pairs)
+        for n in tl.static_range(T >> (level + 1)):
+            pairs = pairs + (tl.join(parts[n], parts[n + (T >> (level + 1))]),)
+        parts = pairs
+    return tl.permute(tl.reshape(parts[0], [S, G, BE, T]), [3, 0, 1, 2])

@@ -111,14 +111,14 @@ else:
     @pytest.fixture(autouse=True)
     def _poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         """Memory that nobody wrote is NaN."""
-        empty = torch.empty
+        empty, new_empty = torch.empty, torch.Tensor.new_empty
 
-        def poisoned(*arguments: Any, **options: Any) -> torch.Tensor:
-            tensor = empty(*arguments, **options)
+        def poisoned(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
 
         with monkeypatch.context() as patches:
-            patches.setattr(torch, "empty", poisoned)
+            patches.setattr(torch, "empty", lambda *sizes, **options: poisoned(empty(*sizes, **options)))
+            patches.setattr(torch.Tensor, "new_empty", lambda *sizes, **options: poisoned(new_empty(*sizes, **options)))
             yield
 
     def make(
