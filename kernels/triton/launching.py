@@ -58,18 +58,22 @@ def _device() -> Any:
     return driver.active.get_current_device()
 
 
-def launch_all(several: Sequence[Start], why: str) -> None:
-    """Start kernels one after the other. What is new of them is compiled first, side by side, and by one process of a
-    machine only (first_use). `why` is for people."""
-    if launch is _LAUNCH:  # else somebody listens, and nothing is compiled
-        new = [one for one in several if type(one.constants) is Fixed and not one.constants.prepared]
-        if new:
-            _prepare(new, why)
+def is_new(several: Sequence[Start]) -> bool:
+    """Whether something of these has not been compiled here."""
+    return any(type(one.constants) is Fixed and not one.constants.prepared for one in several)
+
+
+def launch_all(several: Sequence[Start], why: str, later: Sequence[Start] = ()) -> None:
+    """Start kernels one after the other. What is new of them, and of those that come `later`, is compiled first, side
+    by side, and by one process of a machine only (first_use). `why` is for people."""
+    if launch is _LAUNCH and is_new(several):  # else somebody listens, and nothing is compiled
+        _prepare([one for one in (*several, *later) if is_new([one])], why)
     for one in several:
         launch(*one)
 
 
 def _prepare(new: Sequence[Start], why: str) -> None:
+    new = sorted(new, key=lambda one: -len(one.kernel.src))  # the longest first, so that all threads end together
     key = "; ".join(f"{one.kernel.__name__} {sorted(one.constants.items())} {_types(one.arguments)}" for one in new)
     with first_use.compiled_once(key, why):
         first_use.prepare(first_use.Launch(one.kernel, one.arguments, dict(one.constants)) for one in new)

@@ -4,6 +4,7 @@ All directions of a call run in one launch. Each has a y (a dx) of its own, and 
 Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of the time step.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -53,8 +54,13 @@ def forward(
         starts = [_start(sequence_forward_kernel, one, *tensors, *buffers) for one in passes]
     if not alone:
         starts.append(_start(sum_directions, plan.sum_of_directions(shape), y_part, y))
+    later: list[launching.Start] = []
+    if keep_carries and launching.is_new(starts):
+        # What the backward will launch is compiled now, too: tensors that are there stand for those that it will have.
+        needs_R = inputs.R is not None and inputs.R.requires_grad
+        later = _backward_starts(x, inputs, shape, inputs.A, needs_R, inputs, lambda _: inputs.A)
     with torch.cuda.device_of(x):
-        launching.launch_all(starts, f"the {shape.kind} scan")
+        launching.launch_all(starts, f"the {shape.kind} scan", later)
     return y, kept
 
 
@@ -86,10 +92,26 @@ def backward(
         widths = [shape.rank, shape.dstate, shape.dstate]
         rows = x.new_empty((*inputs.B.shape[:-1], sum(widths)))
         grads = grads._replace(**dict(zip(("dt", "B", "C"), rows.split(widths, dim=-1), strict=True)))
-    dx_part = empty(len(shape.orders) * x.numel())
+    starts = _backward_starts(dy, inputs, shape, carries, needs_R, grads, empty)
+    with torch.cuda.device_of(x):
+        launching.launch_all(starts, f"the {shape.kind} scan's gradients")
+    return grads
+
+
+def _backward_starts(
+    dy: torch.Tensor,
+    inputs: ScanInputs,
+    shape: plan.Shape,
+    carries: torch.Tensor,
+    needs_R: bool,
+    grads: ScanInputs,
+    empty: Callable[[int], torch.Tensor],
+) -> list[launching.Start]:
+    """The launches of a backward, with buffers from `empty`."""
     tensors = _tensors(inputs)
-    x_, dt, A, B, C, D, R, bias, weight = tensors
-    _dx, ddt, dA, dB, dC, dD, dR, dbias, dweight = _tensors(grads)
+    dx_part = empty(len(shape.orders) * inputs.x.numel())
+    x, dt, A, B, C, D, R, bias, weight = tensors
+    dx, ddt, dA, dB, dC, dD, dR, dbias, dweight = _tensors(grads)
     if shape.kind == "2d":
         grid = plan.grid_backward(shape, needs_R)
         sums, over_channels, of_parameters = grid.sums, empty(grid.over_channels), empty(grid.of_parameters)
@@ -97,7 +119,7 @@ def backward(
         handed = empty(max(grid.handed, grid.adjoint_handed))
         outputs = (hor, ver, back_ver, back_hor, empty(grid.scratch), dx_part, ddt, over_channels, of_parameters)
         starts = [
-            _start(grid_sweep_kernel, grid.states, x_, dt, A, B, bias, weight, hor, ver, handed),
+            _start(grid_sweep_kernel, grid.states, x, dt, A, B, bias, weight, hor, ver, handed),
             _start(grid_sweep_kernel, grid.adjoint, dy, dt, A, C, bias, weight, back_hor, back_ver, handed),
             _start(grid_backward_kernel, grid.main, *tensors, dy, *outputs),
         ]
@@ -112,11 +134,9 @@ def backward(
             swept = (dy, dt, A, C, C, D, R, bias, weight)
             starts.insert(0, _start(sequence_forward_kernel, sequence.sweep, *swept, *buffers))
     partials = (dx_part, over_channels, of_parameters)
-    summed = (grads.x, dB, dC, ddt, dA, dR, dD, dbias, dweight)
+    summed = (dx, dB, dC, ddt, dA, dR, dD, dbias, dweight)
     starts.append(_start(sum_gradients, plan.sums_to(sums, ddt, dB, dC), *partials, *summed))
-    with torch.cuda.device_of(x):
-        launching.launch_all(starts, f"the {shape.kind} scan's gradients")
-    return grads
+    return starts
 
 
 def _in_slices(

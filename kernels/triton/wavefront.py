@@ -95,7 +95,7 @@ def load_dstates(pointers, dstate, N: tl.constexpr, PADDED: tl.constexpr):
 
 @triton.jit
 def rows_of(z):
-    """[T, S, G, BE] -> T tensors [S, G, BE] in order; T is a power of two to 16. T is in registers: this costs nothing."""
+    """[T, S, G, BE] -> T tensors [S, G, BE] in order; T is a power of two to 16, in registers: this costs nothing."""
     T: tl.constexpr = z.shape[0]
     S: tl.constexpr = z.shape[1]
     G: tl.constexpr = z.shape[2]
