@@ -23,6 +23,7 @@ NOT_QUICK = ("slurm", "ranks", "compile", "interpreter", "browser")
 COMPILATIONS = "tests/kernels/test_triton_compile.py"  # those for one GPU go to one worker
 # Files whose tests go to one worker in a run of all: they share what there is once.
 TOGETHER = {
+    "tests/kernels/test_gpu_budgets.py": "sm_80",  # which is compiled there anyway
     "tests/slurm/test_cluster.py": "testbed",
     "tests/slurm/test_testbed.py": "testbed",
     "tests/test_site.py": "site",

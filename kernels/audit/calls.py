@@ -25,6 +25,7 @@ class Call:
     correction: str = "equation"
     processors: int = NOMINAL_MULTIPROCESSORS
     lanes: int = 32  # of a warp: 64 on AMD's CDNA
+    amd: bool = False
 
     @property
     def label(self) -> str:

@@ -56,11 +56,17 @@ class Row:
     ttgir: str = field(default="", repr=False)  # what audit/structure reads
 
 
+def for_target(call: Call, target: str) -> Call:
+    """The call as the backend plans it on such a GPU."""
+    maker, _, lanes = TARGETS[target]
+    return replace(call, lanes=lanes, amd=maker == "hip")
+
+
 def rows_of(call: Call, target: str) -> list[Row]:
     """The kernels of a call, each compiled for a GPU or known from before."""
     from geomano_hpc.kernels.audit.variants import launches_of
 
-    found = launches_of(replace(call, lanes=TARGETS[target][2]))
+    found = launches_of(for_target(call, target))
     steps = {launch.variant: f"{launch.part}, {launch.step}" for launch in reversed(found.launches)}
     return [replace(known(variant, target), kernel=f"{call.label}: {steps[variant]}") for variant in found.variants]
 

@@ -145,7 +145,7 @@ def nominal_gpu(call: Call) -> Iterator[None]:
     from geomano_hpc.kernels.triton import plan
 
     gpu = plan.gpu_of
-    plan.gpu_of = lambda tensor: plan.GPU(call.processors, call.lanes)
+    plan.gpu_of = lambda tensor: plan.GPU(call.processors, call.lanes, call.amd)
     try:
         yield
     finally:

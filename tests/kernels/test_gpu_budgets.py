@@ -10,14 +10,12 @@ import pytest
 from geomano_hpc.bench import recipes
 from geomano_hpc.bench.kernels.gpu_audit import PARTS, PartAudit, call_of, count_instructions, part_audits
 from geomano_hpc.bench.kernels.gpus import GPUS, occupancy
-from geomano_hpc.kernels.audit import compilation, layouts
+from geomano_hpc.kernels.audit import compilation
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.compile
 
 A100 = GPUS["A100"]
-# Warps of a program that hands nothing over: its sums over warps are meant, the scans of others stay in a thread.
-SUMS = ("sum_directions", "sum_gradients")
 
 
 class Budget(NamedTuple):
@@ -64,20 +62,6 @@ def test_every_scheduler_of_an_a100_has_a_warp(name: str) -> None:
     for audit in audited(name).values():
         for launch in audit.launches:
             assert occupancy(launch.work, A100).warps >= 1, launch.step
-
-
-@pytest.mark.parametrize("name", recipes.NAMES)
-def test_scans_never_cross_warps(name: str) -> None:
-    """Read off the layouts, for every GPU: a position is never in another warp than the one before it."""
-    from geomano_hpc.kernels.audit.variants import launches_of
-
-    for target, (_, _, lanes) in compilation.TARGETS.items():
-        for variant in launches_of(replace(call_of(name, recipes.scan(name)), lanes=lanes)).variants:
-            row = compilation.known(variant, target)
-            assert all(scan.warps == 1 for scan in layouts.scans(row.ttgir)), (target, variant.kernel)
-            if variant.kernel not in SUMS:
-                sums = layouts.scans(row.ttgir, "tt.reduce")
-                assert all(found.warps == 1 for found in sums), (target, variant.kernel, sums)
 
 
 @pytest.mark.slow(60)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from geomano_hpc.bench import recipes
-from geomano_hpc.bench.kernels.compilation import further_calls, jobs, recipe_calls
+from geomano_hpc.bench.kernels.compilation import jobs
 from geomano_hpc.bench.kernels.gpu_audit import call_of
-from geomano_hpc.kernels.audit import compilation
+from geomano_hpc.kernels.audit import compilation, layouts
 from geomano_hpc.kernels.audit.calls import Call
 from geomano_hpc.kernels.audit.compilation import TARGETS, Row, rows_of
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("triton")
 
+SUMS = ("sum_directions", "sum_gradients")  # which may add up over warps
 SHARED_BYTES = 64 * 1024  # what a multiprocessor of the smallest of them has
 JOBS = jobs()
 SMALL = Call("small", "1d", 1, 2, 3, channels=16, dstate=1, rank=1)
@@ -34,12 +35,16 @@ SMALL = Call("small", "1d", 1, 2, 3, channels=16, dstate=1, rank=1)
     [pytest.param(call, target, id=f"{call.label}, {target}") for call, target in JOBS],
 )
 def test_kernels_of_a_call_compile_without_spills_and_atomics(call: Call, target: str) -> None:
+    """And a scan never crosses warps, read off the layouts: a position is in the warp of the one before it."""
     rows = rows_of(call, target)
     assert {row.kernel.partition(": ")[2].partition(",")[0] for row in rows} == {"forward", "backward"}
     for row in rows:
         assert (row.spill_bytes, row.atomics) == (0, 0), row
         assert row.registers > 0, row
         assert row.shared_bytes <= SHARED_BYTES, row
+        assert all(scan.warps == 1 for scan in layouts.scans(row.ttgir)), row.kernel
+        if not any(name in row.kernel for name in SUMS):
+            assert all(found.warps == 1 for found in layouts.scans(row.ttgir, "tt.reduce")), row.kernel
 
 
 def test_calls_launch_every_kernel_in_every_role() -> None:
@@ -55,7 +60,7 @@ def test_calls_launch_every_kernel_in_every_role() -> None:
         for name, found in vars(module).items()
         if getattr(found, "do_not_specialize", None) and found.fn.__module__ == module.__name__
     }
-    launched = [launch for call in (*recipe_calls(), *further_calls()) for launch in launches_of(call).launches]
+    launched = [launch for call in {call for call, _ in JOBS} for launch in launches_of(call).launches]
     assert {launch.variant.kernel for launch in launched} == written
     assert {target for _, target in JOBS} == set(TARGETS)
 

@@ -14,38 +14,33 @@ from geomano_hpc.kernels.audit.compilation import COMPILE_ONLY, OLDEST, TARGETS,
 
 
 def recipe_calls() -> list[Call]:
-    """The recipes in two precisions, with a fixed and a learnable R, with a full GPU, and with the dstates of the study
-    scale_dstate."""
+    """The recipes, and Darcy with the dstates of the study scale_dstate. Another batch, grid or number of
+    multiprocessors compiles nothing new."""
     calls = [call_of(name, recipes.scan(name)) for name in recipes.NAMES]
-    precisions = [replace(call, dtype=dtype) for call, dtype in product(calls, ("float32", "bfloat16"))]
-    others = [replace(call, learnable_correction=not call.learnable_correction) for call in calls]
-    full = [call_of(name, recipes.full_scan(name)) for name in recipes.NAMES]
-    return precisions + others + full + [replace(calls[0], dstate=dstate) for dstate in (32, 64)]
+    return calls + [replace(calls[0], dstate=dstate) for dstate in (32, 64)]
 
 
-def further_calls() -> list[Call]:
-    """A full dt, the other kind of scan, the third precision, the other corrections, and what other GPUs' numbers of
-    multiprocessors lead to."""
+def further_calls() -> dict[str, list[Call]]:
+    """What else a model may ask for, each for the oldest GPU of a maker: another precision, correction, kind of scan, a
+    full dt."""
     calls = [call_of(name, recipes.scan(name)) for name in recipes.NAMES]
-    full = [call_of(name, recipes.full_scan(name)) for name in recipes.NAMES]
-    found = [replace(call, low_rank=False, learnable_correction=True) for call in calls]
-    found += [replace(call, kind="1d" if call.kind == "2d" else "2d") for call in calls]
-    found += [replace(call, dtype="float16") for call in calls]
-    found += [
-        replace(call, correction=correction, learnable_correction=False)
-        for call, correction in product(calls, ("none", "state"))
-    ]
-    return found + [replace(call, processors=count) for call, count in product((*calls, *full), (72, 132, 304))]
+    nvidia, amd = OLDEST
+    changes: dict[str, list[dict[str, Any]]] = {
+        nvidia: [{"dtype": "bfloat16"}, {"learnable_correction": True, "correction": "state"}],
+        amd: [{"dtype": "float16", "low_rank": False}, {"correction": "none", "learnable_correction": False}],
+    }
+    found = {target: [replace(call, **change) for call in calls for change in changes[target]] for target in OLDEST}
+    found[nvidia] += [replace(call, kind="1d" if call.kind == "2d" else "2d") for call in calls]
+    return found
 
 
 def jobs(targets: Sequence[str] = tuple(TARGETS)) -> list[tuple[Call, str]]:
     """The calls of the recipes for every GPU, and the further ones for the oldest of each maker. RDNA, which no
     recipe asks for, gets the recipes as they are."""
-    plain = [call_of(name, recipes.scan(name)) for name in recipes.NAMES]
     main = [target for target in targets if target not in COMPILE_ONLY]
-    oldest = [target for target in OLDEST if target in targets]
     rest = [target for target in COMPILE_ONLY if target in targets]
-    return [*product(recipe_calls(), main), *product(further_calls(), oldest), *product(plain, rest)]
+    further = [(call, target) for target, calls in further_calls().items() if target in targets for call in calls]
+    return [*product(recipe_calls(), main), *further, *product(recipe_calls()[: len(recipes.NAMES)], rest)]
 
 
 def compile_all() -> list[Row]:

@@ -158,15 +158,14 @@ def part_audits(
 
 def count_instructions(call: dict[str, Any], gpu_name: str) -> dict[str, Any]:
     """Every launch of a call with its warp instructions; runs where TRITON_INTERPRET is not set."""
-    from dataclasses import replace
 
-    from geomano_hpc.kernels.audit.compilation import TARGETS, instructions_of, known, launches_key
+    from geomano_hpc.kernels.audit.compilation import TARGETS, for_target, instructions_of, known, launches_key
     from geomano_hpc.kernels.audit.variants import launches_of
 
     gpu, described = GPUS[gpu_name], Call(**call)
     found = launches_of(described)
     lanes = TARGETS[gpu.target][2]
-    planned = found if lanes == 32 else launches_of(replace(described, lanes=lanes))
+    planned = found if lanes == 32 else launches_of(for_target(described, gpu.target))
     rows = []
     for n, launch in enumerate(found.launches):
         counted, own = instructions_of(launch, gpu.counted), launch
