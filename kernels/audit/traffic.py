@@ -1,8 +1,9 @@
 """Global-memory traffic of the Triton kernels, counted by tensor while the interpreter runs them.
 
-Counted is every lane of a load or store that is not masked out, so bytes that a GPU would serve from a cache count as
-well: this is the algorithm's traffic. Of a launch with many programs some are run, chosen at random with a fixed seed,
-and what they move is scaled: programs differ at the edges of the grid only. The minimum is
+Counted is every address of a load or store that is not masked out, once for all lanes that ask for it. Bytes that a GPU
+would serve from a cache count as well: this is the algorithm's traffic. Of a launch with many programs some are run,
+chosen at random with a fixed seed, and what they move is scaled: programs differ at the edges of the grid only. The
+minimum is
 
     forward   x, dt, B, C read once per direction; y written once; A, D, R, bias and weight read once per sample
     backward  x, dt, B, C, dy read once per direction; dx written once; the gradients of dt, B, C and of the parameters
@@ -86,7 +87,7 @@ def counting(programs: int = 0, seed: int = 0) -> Iterator[list[LaunchTraffic]]:
             first = int(addresses[0])
             name = next((name for start, end, name in ranges if start <= first < end), "outside of every tensor")
             element = pointers.get_element_ty().primitive_bitwidth // 8
-            traffic[name][direction] += scale[0] * addresses.size * element
+            traffic[name][direction] += scale[0] * np.unique(addresses).size * element
 
     def counted_load(self: Any, pointers: Any, mask: Any, *rest: Any, **options: Any) -> Any:
         count(pointers, mask, 0)

@@ -82,9 +82,10 @@ class Shape(NamedTuple):
 
 
 class SequenceForward(NamedTuple):
-    """Sweep (None: one chunk), main pass, and the elements of their buffers."""
+    """The sweep, which one chunk does not need, the main pass, and the elements of their buffers."""
 
-    sweep: Launch | None
+    chunks: int
+    sweep: Launch
     main: Launch
     kept: int
     ends: int
@@ -93,7 +94,8 @@ class SequenceForward(NamedTuple):
 
 
 class SequenceBackward(NamedTuple):
-    sweep: Launch | None
+    chunks: int
+    sweep: Launch
     main: Launch
     sums: tuple[Launch, Launch]
     ends: int
@@ -135,7 +137,8 @@ def sequence_forward(shape: Shape, keep: bool) -> SequenceForward:
     integers = (*sizes, chunks, per_chunk, 0)
     main = _sequence_constants(shape, CORRECTION=shape.correction, SWEEP=0, KEEP=keep)
     return SequenceForward(
-        Launch((programs, 1, 1), integers, _sequence_sweep(shape, 1)) if chunks > 1 else None,
+        chunks,
+        Launch((programs, 1, 1), integers, _sequence_sweep(shape, 1)),
         Launch((programs, 1, 1), integers, main),
         kept=kept_size(shape) if keep else 0,
         ends=shape.samples * chunks * N * E,
@@ -162,7 +165,8 @@ def sequence_backward(shape: Shape, needs_R: bool) -> SequenceBackward:
     ranks = cdiv(rank, blocks.ranks) * blocks.ranks
     parts = shape.batch * chunks
     return SequenceBackward(
-        Launch((sweep_programs, 1, 1), integers, _sequence_sweep(shape, 2)) if chunks > 1 else None,
+        chunks,
+        Launch((sweep_programs, 1, 1), integers, _sequence_sweep(shape, 2)),
         Launch((programs, 1, 1), (shape.batch, len(shape.orders), *integers[1:]), main),
         _sums(shape, needs_R, wide, parts, slots, strip=0),
         ends=shape.samples * chunks * N * E,

@@ -41,6 +41,7 @@ def forward(
     alone = len(shape.orders) == 1 and x.dtype == torch.float32
     y_part = y if alone else empty(len(shape.orders) * x.numel())
     tensors = _tensors(inputs)
+    later: list[launching.Start] = []
     kept = empty(0)
     if shape.kind == "2d":
         grid = plan.grid_forward(shape)
@@ -50,15 +51,15 @@ def forward(
         kept = empty(sequence.kept)
         ends, span = empty(sequence.ends), empty(sequence.span)
         buffers = (y_part, kept, ends, span, empty(sequence.scratch))
-        passes = (sequence.sweep, sequence.main) if sequence.sweep else (sequence.main,)
-        starts = [_start(sequence_forward_kernel, one, *tensors, *buffers) for one in passes]
+        starts = [_start(sequence_forward_kernel, one, *tensors, *buffers) for one in (sequence.sweep, sequence.main)]
+        if sequence.chunks == 1:
+            later.append(starts.pop(0))  # which a longer sequence will need
     if not alone:
         starts.append(_start(sum_directions, plan.sum_of_directions(shape), y_part, y))
-    later: list[launching.Start] = []
     if keep_carries and launching.is_new(starts):
         # What the backward will launch is compiled now, too: tensors that are there stand for those that it will have.
         needs_R = inputs.R is not None and inputs.R.requires_grad
-        later = _backward_starts(x, inputs, shape, inputs.A, needs_R, inputs, lambda _: inputs.A)
+        later += _backward_starts(x, inputs, shape, inputs.A, needs_R, inputs, lambda _: inputs.A, every=True)
     with torch.cuda.device_of(x):
         launching.launch_all(starts, f"the {shape.kind} scan", later)
     return y, kept
@@ -106,8 +107,9 @@ def _backward_starts(
     needs_R: bool,
     grads: ScanInputs,
     empty: Callable[[int], torch.Tensor],
+    every: bool = False,
 ) -> list[launching.Start]:
-    """The launches of a backward, with buffers from `empty`."""
+    """The launches of a backward, with buffers from `empty`; `every`: and a sweep that only longer sequences need."""
     tensors = _tensors(inputs)
     dx_part = empty(len(shape.orders) * inputs.x.numel())
     x, dt, A, B, C, D, R, bias, weight = tensors
@@ -129,7 +131,7 @@ def _backward_starts(
         ends, span = empty(sequence.ends), empty(sequence.span)
         outputs = (ends, span, dx_part, over_channels, of_parameters, ddt, empty(sequence.scratch))
         starts = [_start(sequence_backward_kernel, sequence.main, *tensors, dy, carries, *outputs)]
-        if sequence.sweep is not None:
+        if sequence.chunks > 1 or every:
             buffers = (dx_part, carries, ends, span, empty(sequence.sweep_scratch))
             swept = (dy, dt, A, C, C, D, R, bias, weight)
             starts.insert(0, _start(sequence_forward_kernel, sequence.sweep, *swept, *buffers))
