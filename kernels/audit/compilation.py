@@ -109,13 +109,13 @@ def _sources() -> str:
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def launches_key(launches: "list[Launch]", sampled: int) -> str:
+def launches_key(launches: "list[Launch]") -> str:
     """Of everything that decides which bytes launches move."""
     rows = [
         [astuple(one.variant), _kernel(one.variant).cache_key, one.grid, sorted(one.names.items())] for one in launches
     ]
     source = (_AUDIT / "traffic.py").read_text(encoding="utf-8")
-    return hashlib.sha256(json.dumps([source, sampled, rows], default=str).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([source, rows], default=str).encode()).hexdigest()[:32]
 
 
 def _kernel(variant: "Variant") -> Any:

@@ -22,8 +22,7 @@ class Blocks(NamedTuple):
     sweep_registers: int = 160  # of a thread in the sweeps of a sequence; 0: as the compiler likes
     strip_rows: int = 8  # of a wavefront's warp
     strips: int = 4  # warps of a wavefront
-    part: int = 4  # sides of a tile of the 2d backward
-    backward_strip: int = 8  # rows of a program of the 2d backward
+    part: int = 4  # columns of a tile of the 2d backward, whose strips are those of the wavefront
     chunks: int | None = None  # of a sequence, and segments of a strip; None: as many as fill the GPU
 
 
@@ -33,7 +32,7 @@ def blocks_for(lanes: int, amd: bool) -> Blocks:
         return Blocks(lanes)
     if lanes == 64:
         return Blocks(lanes, sweep_registers=0)
-    return Blocks(lanes, sweep_registers=0, backward_channels=32, ranks=2)
+    return Blocks(lanes, sweep_registers=0, backward_channels=32, ranks=2, strip_rows=4)
 
 
 class Wave(NamedTuple):
@@ -44,9 +43,9 @@ class Wave(NamedTuple):
     channels: int
 
 
-def wave(dstate: int, lanes: int, most: int = 4) -> Wave:
-    """Four dstates a thread, so that a strip's states stay in registers; of many, up to `most`."""
-    dstates = min(most, power_of_2(dstate))
+def wave(dstate: int, lanes: int) -> Wave:
+    """Up to four dstates a thread, so that a strip's states stay in registers."""
+    dstates = min(4, power_of_2(dstate))
     groups = power_of_2(-(-dstate // dstates))
     return Wave(groups, dstates, max(1, lanes // groups))
 

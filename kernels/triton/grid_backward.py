@@ -440,13 +440,15 @@ def grid_backward_kernel(
     of_program = (kb + last).to(tl.int64) * tl.num_programs(0) + strip_segment
     at_row = of_parameters + of_program * ((2 * N + 2 + rank) * E) + e_last
     for _s in range(N):
-        _A, dA_e, _R, dR_e = load_field(record, BE)
+        # Of a field A log2(e), dA, R, dR; every part has its own.
+        dA_e = tl.load(record + 1)
         for piece in tl.static_range(1, PARTS):
-            _A, dA_more, _R, dR_more = load_field(record + piece * OF_PART, BE)
-            dA_e += dA_more
-            dR_e += dR_more
+            dA_e += tl.load(record + piece * OF_PART + 1)
         tl.store(at_row, dA_e, mask=e_last < E)
         if NEEDS_R:
+            dR_e = tl.load(record + 3)
+            for piece in tl.static_range(1, PARTS):
+                dR_e += tl.load(record + piece * OF_PART + 3)
             tl.store(at_row + N * E, dR_e, mask=e_last < E)
         record += RECORD
         at_row += E

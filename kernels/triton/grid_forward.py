@@ -7,7 +7,7 @@ last row in memory that only this program sees. Grids with more rows than the st
 
 Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows of a strip.
 """
-# mypy: disable-error-code="no-untyped-def,assignment"
+# mypy: disable-error-code="no-untyped-def,assignment,var-annotated"
 # In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
 
 import triton

@@ -181,7 +181,7 @@ def sequence_backward(shape: Shape, needs_R: bool) -> SequenceBackward:
 @lru_cache(maxsize=512)
 def grid_forward(shape: Shape) -> GridForward:
     blocks = shape.blocks
-    lanes = wave(shape.dstate, blocks.lanes, most=8 if shape.dstate > 32 else 4)
+    lanes = wave(shape.dstate, blocks.lanes)
     widths = cdiv(shape.channels, lanes.channels)
     programs = shape.samples * widths
     constants = _wave_constants(shape, lanes, CORRECTION=shape.correction)
@@ -283,7 +283,7 @@ def shape_of(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks | None) 
         settings.kind,
         0 if inputs.R is None else _CORRECTIONS[settings.correction],
         tuple(order.code for order in settings.orders),
-        *x.shape,
+        *(x.shape[0], x.shape[1], x.shape[2], x.shape[3]),
         inputs.A.shape[-1],
         0 if inputs.dt_weight is None else inputs.dt_weight.shape[-1],
         dt_row,

@@ -119,20 +119,24 @@ def _backward_starts(
         sums, over_channels, of_parameters = grid.sums, empty(grid.over_channels), empty(grid.of_parameters)
         hor, ver, back_ver, back_hor = (empty(size) for size in (grid.hor, grid.ver, grid.ver, grid.back_hor))
         handed = empty(max(grid.handed, grid.adjoint_handed))
-        outputs = (hor, ver, back_ver, back_hor, empty(grid.scratch), dx_part, ddt, over_channels, of_parameters)
+        edges = (hor, ver, back_ver, back_hor, empty(grid.scratch))
+        outputs = (dx_part, ddt, over_channels, of_parameters)
         starts = [
             _start(grid_sweep_kernel, grid.states, x, dt, A, B, bias, weight, hor, ver, handed),
             _start(grid_sweep_kernel, grid.adjoint, dy, dt, A, C, bias, weight, back_hor, back_ver, handed),
-            _start(grid_backward_kernel, grid.main, *tensors, dy, *outputs),
+            _start(grid_backward_kernel, grid.main, *tensors, dy, *edges, *outputs),
         ]
     else:
         sequence = plan.sequence_backward(shape, needs_R)
         sums, over_channels, of_parameters = sequence.sums, empty(sequence.over_channels), empty(sequence.of_parameters)
         ends, span = empty(sequence.ends), empty(sequence.span)
-        outputs = (ends, span, dx_part, over_channels, of_parameters, ddt, empty(sequence.scratch))
-        starts = [_start(sequence_backward_kernel, sequence.main, *tensors, dy, carries, *outputs)]
+        outputs = (dx_part, over_channels, of_parameters, ddt)
+        kept = (carries, ends, span)
+        starts = [
+            _start(sequence_backward_kernel, sequence.main, *tensors, dy, *kept, *outputs, empty(sequence.scratch))
+        ]
         if sequence.chunks > 1 or every:
-            buffers = (dx_part, carries, ends, span, empty(sequence.sweep_scratch))
+            buffers = (dx_part, *kept, empty(sequence.sweep_scratch))
             swept = (dy, dt, A, C, C, D, R, bias, weight)
             starts.insert(0, _start(sequence_forward_kernel, sequence.sweep, *swept, *buffers))
     partials = (dx_part, over_channels, of_parameters)
@@ -157,7 +161,7 @@ def _in_slices(
         some = inputs._replace(x=inputs.x[part], dt=inputs.dt[part], B=inputs.B[part], C=inputs.C[part])
         found.append(backward(dy[part], some, settings, carries, needs_R, _blocks=blocks))
     samples = {name: torch.cat([getattr(one, name) for one in found]) for name in ("x", "dt", "B", "C")}
-    parameters = {
+    parameters: dict[str, Any] = {
         name: None if getattr(found[0], name) is None else torch.stack([getattr(one, name) for one in found]).sum(0)
         for name in ("A", "D", "R", "dt_bias", "dt_weight")
     }
@@ -166,7 +170,7 @@ def _in_slices(
 
 def _tensors(inputs: ScanInputs) -> tuple[torch.Tensor, ...]:
     """In the kernels' order. What is not there is a pointer that a kernel without this term never follows."""
-    return tuple(inputs.A if tensor is None else tensor for tensor in inputs)  # type: ignore[misc]
+    return tuple(inputs.A if tensor is None else tensor for tensor in inputs)
 
 
 def _start(kernel: Any, one: plan.Launch, *tensors: torch.Tensor) -> launching.Start:

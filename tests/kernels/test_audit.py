@@ -127,7 +127,7 @@ def test_registers_and_warps_of_layouts() -> None:
         "#linear": "#ttg.linear<{register = [[1, 0], [0, 0]], lane = [[0, 1], [0, 2]], warp = [[2, 0]], block = []}>",
     }
     tensor = layouts.tensor_type("tensor<16x64xf32, #blocked>")
-    assert tensor == ((16, 64), "f32", "#blocked")
+    assert tuple(tensor) == ((16, 64), "f32", "#blocked")
     assert layouts.registers(tensor, aliases) == 2 * 4
     assert (layouts.warps_along(tensor, 0, aliases), layouts.warps_along(tensor, 1, aliases)) == (2, 2)
     sliced = layouts.tensor_type("tensor<16x!tt.ptr<bf16>, #ttg.slice<{dim = 1, parent = #blocked}>>")

@@ -107,27 +107,29 @@ class PartAudit:
         return sum(times.values()), max(times, key=lambda key: times[key])
 
 
-def audit(scans: Mapping[str, Scan], gpu: GPU, with_bytes: bool = True, show_progress: bool = False) -> list[PartAudit]:
-    """Forward and backward of every scan."""
+def audit(
+    scans: Mapping[str, Scan], gpu: GPU, with_bytes: bool = True, show_progress: bool = False, programs: int = SAMPLED
+) -> list[PartAudit]:
+    """Forward and backward of every scan; bytes are counted on some programs of each launch."""
     found = []
     with progress("audit", len(scans), shown=show_progress) as advance:
         for name, scan in scans.items():
             call = asdict(call_of(name, scan, gpu))
             compiled = {**ONE_THREAD, "TRITON_INTERPRET": None}
             counted = run_in_child(count_instructions, call, gpu.name, environment=compiled)
-            moved = _bytes_of(counted["key"], call, scan) if with_bytes else []
+            moved = _bytes_of(counted["key"], call, scan, programs) if with_bytes else []
             found += part_audits(name, scan, gpu, counted, moved)
             advance(name)
     return found
 
 
-def _bytes_of(key: str, call: dict[str, Any], scan: Scan) -> list[dict[str, Any]]:
+def _bytes_of(key: str, call: dict[str, Any], scan: Scan, programs: int) -> list[dict[str, Any]]:
     """Counted once for the same launches of the same kernels: other GPUs often get the same."""
-    path = cache_folder() / "traffic" / f"{key}.json"
+    path = cache_folder() / "traffic" / f"{key}-{programs}.json"
     if path.exists():
         return json.loads(path.read_text(encoding="utf-8"))["launches"]
     environment = {**ONE_THREAD, "TRITON_INTERPRET": "1"}
-    moved = run_in_child(count_bytes, call, asdict(scan), environment=environment)
+    moved = run_in_child(count_bytes, call, asdict(scan), programs, environment=environment)
     write_json(path, {"launches": moved})
     return moved
 
@@ -184,7 +186,7 @@ def count_instructions(call: dict[str, Any], gpu_name: str) -> dict[str, Any]:
             "spill_bytes": row.spill_bytes,
         })  # fmt: skip
     torch_kernels = {part: len(found.of(part).torch_kernels) for part in PARTS}
-    return {"launches": rows, "torch": torch_kernels, "key": launches_key(found.launches, SAMPLED)}
+    return {"launches": rows, "torch": torch_kernels, "key": launches_key(found.launches)}
 
 
 def count_bytes(call: dict[str, Any], content: dict[str, Any], programs: int = SAMPLED) -> list[dict[str, Any]]:
