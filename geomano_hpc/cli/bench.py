@@ -87,7 +87,8 @@ def kernels(
 
     from geomano_hpc.bench import recipes
     from geomano_hpc.bench.gpu import measured_device
-    from geomano_hpc.bench.kernels.device_speed import bench_on_device, device_table, known_bounds
+    from geomano_hpc.bench.kernels.device_speed import bench_on_device, device_table
+    from geomano_hpc.bench.kernels.gpu_audit import bounds_for
     from geomano_hpc.bench.kernels.problem import Scan
     from geomano_hpc.bench.kernels.speed import bench_kernels, speed_table
     from geomano_hpc.bench.timers import timer_for
@@ -101,7 +102,7 @@ def kernels(
     where = measured_device(device)
     if where.type == "cuda":
         found = bench_on_device(
-            scans, repeats or 30, out, where, timer_for(where), bounds=known_bounds(), show_progress=True
+            scans, repeats or 30, out, where, timer_for(where), bounds=bounds_for, show_progress=True
         )
         _print(device_table(found), out)
         return

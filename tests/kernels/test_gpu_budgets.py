@@ -61,6 +61,16 @@ def test_every_scheduler_of_an_a100_has_a_warp(name: str) -> None:
             assert occupancy(launch.work, A100).warps >= 1, launch.step
 
 
+def test_a_gpu_is_found_by_the_name_that_torch_gives_it() -> None:
+    from geomano_hpc.bench.kernels.gpu_audit import bounds_for
+
+    scan = recipes.scan("navier_stokes")
+    found = bounds_for("NVIDIA A100-SXM4-80GB", scan)
+    assert found["forward"] >= 1e3 * audited("navier_stokes")["forward"].issue
+    assert found["backward"] > found["forward"]
+    assert bounds_for("Some other GPU", scan) == {}
+
+
 @pytest.mark.interpreter
 @pytest.mark.slow(120)
 def test_carries_take_no_longer_than_the_instructions() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from geomano_hpc.bench.gpu import describe_gpu
-from geomano_hpc.bench.kernels import gpu_audit
 from geomano_hpc.bench.kernels.problem import Scan, Tensors, largest_error
 from geomano_hpc.bench.record import make_record, write_record
 from geomano_hpc.bench.timers import Timer
@@ -25,11 +24,6 @@ Bounds = Callable[[str, Scan], Mapping[str, float]]
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}  # relative to the largest value
 PRECISIONS = ("float32", "bfloat16")
-
-
-def known_bounds() -> Bounds | None:
-    """Those of the audit, where it offers them."""
-    return getattr(gpu_audit, "bounds_for", None)
 
 
 def bench_on_device(

@@ -217,6 +217,15 @@ def count_bytes(call: dict[str, Any], content: dict[str, Any], programs: int = S
     ]
 
 
+def bounds_for(name: str, scan: Scan) -> dict[str, float]:
+    """Milliseconds that forward and backward of a scan take at least on a GPU, by the name that torch gives it; nothing
+    for one that is not in the table. Without bytes: counting them takes minutes."""
+    gpu = next((gpu for gpu in GPUS.values() if gpu.name.lower() in name.lower()), None)
+    if gpu is None:
+        return {}
+    return {found.part: 1e3 * found.bound[0] for found in audit({"scan": scan}, gpu, with_bytes=False)}
+
+
 def launch_table(audits: list[PartAudit]) -> list[str]:
     """Each launch: what it takes of the GPU and what bounds it."""
     lines = [
