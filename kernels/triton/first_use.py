@@ -44,7 +44,7 @@ def compiled_once(key: str, why: str = "these kernels") -> Iterator[None]:
 
     `key` names all that kernels are compiled for: kind of scan, types, constants. `why` is for people.
     """
-    if _interpreted():
+    if interpreted():
         yield
         return
     mark = _mark(key)
@@ -70,7 +70,7 @@ def prepare(launches: Iterable[Launch], workers: int | None = None) -> None:
 
     Threads are enough, since Triton's compiler works without Python's lock: six kernels of 7.8 s in 4.4 s on two cores.
     """
-    if _interpreted():
+    if interpreted():
         return
     from triton.runtime import driver
 
@@ -91,7 +91,7 @@ def _compile(launch: Launch) -> None:
     launch.kernel.warmup(*launch.arguments, grid=(1,), **launch.constants)
 
 
-def _interpreted() -> bool:
+def interpreted() -> bool:
     """Triton's interpreter compiles nothing, and needs no GPU."""
     import triton
 

@@ -66,7 +66,8 @@ def is_new(several: Sequence[Start]) -> bool:
 def launch_all(several: Sequence[Start], why: str, later: Sequence[Start] = ()) -> None:
     """Start kernels one after the other. What is new of them, and of those that come `later`, is compiled first, side
     by side, and by one process of a machine only (first_use). `why` is for people."""
-    if launch is _LAUNCH and is_new(several):  # else somebody listens, and nothing is compiled
+    # Where somebody listens, and in the interpreter, nothing is compiled.
+    if launch is _LAUNCH and is_new(several) and not first_use.interpreted():
         _prepare([one for one in (*several, *later) if is_new([one])], why)
     for one in several:
         launch(*one)
