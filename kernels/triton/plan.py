@@ -196,6 +196,11 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
     strips, tiles = cdiv(shape.longest, blocks.strip_rows), cdiv(shape.longest, blocks.part)
     width = blocks.lanes
     wide = cdiv(E, width)
+    if strips * tiles * N * blocks.strip_rows * width > _LARGEST:
+        raise BackendError(
+            f"the triton scan's gradients take grids whose edges of tiles are up to 2^31 numbers; {shape.height} x "
+            f"{shape.width} with {N} dstates has more: take a larger patch, or backend 'torch'"
+        )
     programs = shape.samples * wide * strips
     segments = blocks.chunks or chunk_count(programs, tiles, SCHEDULERS * shape.multiprocessors, again=0.0, each=1.0)
     segment_tiles = max(cdiv(tiles, segments), cdiv(blocks.strips, blocks.part))

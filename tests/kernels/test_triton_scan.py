@@ -336,6 +336,26 @@ else:
         with pytest.raises(BackendError, match="64 dstates"):
             triton_scan.forward(make(N=dstate), ScanSettings((ScanOrder(),), "2d", "equation"), False)
 
+    def test_grids_whose_offsets_do_not_fit_are_refused() -> None:
+        """Before anything is allocated: expanded tensors take no memory."""
+
+        def large(side: int, K: int) -> ScanInputs:
+            def expanded(*sizes: int) -> torch.Tensor:
+                return torch.zeros(1).expand(sizes)
+
+            grid = (1, side, side)
+            rows = torch.empty(*grid, K, 36, device="meta")
+            dt, B, C = rows.split([4, 16, 16], dim=-1)
+            A, D = expanded(K, 8, 16), expanded(K, 8)
+            return ScanInputs(torch.empty(*grid, 8, device="meta"), dt, A, B, C, D, None, D, expanded(K, 8, 4))
+
+        settings = ScanSettings((ScanOrder(),) * 4, "2d", "equation")
+        with pytest.raises(BackendError, match="samples of up to"):
+            triton_scan.forward(large(5000, 4), settings, False)
+        inputs, one = large(5000, 1), settings._replace(orders=(ScanOrder(),))
+        with pytest.raises(BackendError, match="edges of tiles"):
+            triton_scan.backward(inputs.x, inputs, one, inputs.A, False)
+
     def test_every_kernel_ran_in_every_role() -> None:
         """In the checks above, also where only some of them are chosen."""
         sequence = {("sequence_forward_kernel", role) for role in (0, 1, 2)} | {("sequence_backward_kernel", None)}
