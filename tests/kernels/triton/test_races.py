@@ -43,8 +43,8 @@ else:
     import torch
     import triton
 
-    from geomano_hpc.kernels.audit import races
-    from geomano_hpc.kernels.audit.access_layouts import compiled_layouts
+    from geomano_hpc.kernels.audit.races import check as races
+    from geomano_hpc.kernels.audit.races.access_layouts import compiled_layouts
     from geomano_hpc.kernels.triton import launching
     from tests.support import small_kernels
 

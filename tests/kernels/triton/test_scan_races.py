@@ -33,8 +33,9 @@ else:
     import torch
     from triton.runtime import interpreter
 
-    from geomano_hpc.kernels.audit import races, traffic
-    from geomano_hpc.kernels.audit.access_layouts import compiled_layouts
+    from geomano_hpc.kernels.audit import traffic
+    from geomano_hpc.kernels.audit.races import check as races
+    from geomano_hpc.kernels.audit.races.access_layouts import compiled_layouts
     from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
     from geomano_hpc.kernels.orders import ORDER_SETS
     from geomano_hpc.kernels.triton import scan

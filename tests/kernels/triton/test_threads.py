@@ -6,8 +6,8 @@ pytest.importorskip("triton")
 
 import numpy as np
 
-from geomano_hpc.kernels.audit.access_layouts import parse_layout, read_accesses
-from geomano_hpc.kernels.audit.threads import Blocked, Linear, Slice, default_layout, holders
+from geomano_hpc.kernels.audit.races.access_layouts import parse_layout, read_accesses
+from geomano_hpc.kernels.audit.races.threads import Blocked, Linear, Slice, default_layout, holders
 
 BLOCKED = "#ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [4, 8], warpsPerCTA = [2, 1], order = [1, 0]}>"
 LINEAR = (

@@ -1,4 +1,4 @@
-"""The memory of one launch that is checked for races (`races.py`): who touched each cell, and when."""
+"""The memory of one launch that is checked for races (`check.py`): who touched each cell, and when."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from triton.runtime import interpreter
 
-from geomano_hpc.kernels.audit.threads import MANY, Holders, default_layout, holders
+from geomano_hpc.kernels.audit.races.threads import MANY, Holders, default_layout, holders
 
 _DEFAULT_WARPS = 4  # Triton's
 _LIMIT = 5  # faults of a launch that are told

@@ -1,6 +1,6 @@
 """The layouts that the compiler gives to each load and store of a kernel, by line of its source.
 
-The interpreter of `races.py` knows which line of a kernel loads or stores, and the compiled kernel's TTGIR says with
+The interpreter of `check.py` knows which line of a kernel loads or stores, and the compiled kernel's TTGIR says with
 which layout. A kernel that was defined for the interpreter cannot be compiled, so a second process, which lives as long
 as this one, defines it again and compiles it, up to TTGIR, in about a second. What it found is kept in the cache
 (GEOMANO_CACHE), under a key of the sources, the version of Triton, the variant and the GPU.
@@ -24,11 +24,11 @@ import torch
 
 from geomano_hpc.atomic import write_json
 from geomano_hpc.kernels.audit.compilation import TARGETS
-from geomano_hpc.kernels.audit.race_memory import Layouts, Place
-from geomano_hpc.kernels.audit.threads import MANY, Blocked, Holders, Layout, Linear, Slice, holders
+from geomano_hpc.kernels.audit.races.memory import Layouts, Place
+from geomano_hpc.kernels.audit.races.threads import MANY, Blocked, Holders, Layout, Linear, Slice, holders
 from geomano_hpc.kernels.cache import cache_folder
 
-_KERNELS = Path(__file__).parent.parent / "triton"
+_KERNELS = Path(__file__).parents[2] / "triton"
 _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32", torch.int64: "i64"}
 # AMD's own loads and stores name the type of the values, tt's that of the pointers.
 _ACCESS = re.compile(r"^.*?\b(?:tt\.|amd\w*\.buffer_)(load|store)\b.* : (\S.*?) loc\((.*)\)\s*$", re.MULTILINE)
@@ -108,7 +108,7 @@ def _request(function: Any, arguments: dict[str, Any], target: str) -> dict[str,
 def _compiler() -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-W", "ignore", "-m", "geomano_hpc.kernels.audit.layout_compiler"]
+    command = [sys.executable, "-W", "ignore", "-m", "geomano_hpc.kernels.audit.races.layout_compiler"]
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(process.kill)
     return process

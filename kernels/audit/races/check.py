@@ -28,7 +28,7 @@ import torch
 import triton
 from triton.runtime import interpreter
 
-from geomano_hpc.kernels.audit.race_memory import CheckedLaunch, Layouts, Place, RaceError
+from geomano_hpc.kernels.audit.races.memory import CheckedLaunch, Layouts, Place, RaceError
 
 _TRITON = str(Path(triton.__file__).parent)
 

@@ -1,0 +1,1 @@
+"""Races between programs and threads of Triton kernels, found in the interpreter."""
