@@ -175,7 +175,8 @@ def grid_backward_kernel(
     back_hor_tile = (
         back_hor + ((kb_block(kb, block) * first_strips + ti) * segments + segment) * (N * STRIP * BE) + lane
     )
-    right_end = (segment + 1) * segment_tiles * SIDE >= all_columns
+    # As a bound: the interpreter of Triton 3.9 refuses masks that a scalar condition is part of.
+    rows_there = tl.where((segment + 1) * segment_tiles * SIDE >= all_columns, 0, all_rows)
     e_first = block * BE + lane
     record = records + lane * 4
     for s in range(N):
@@ -185,7 +186,7 @@ def grid_backward_kernel(
         if CORRECTION > 0:
             R_e = tl.load(R + at)
         for piece in tl.static_range(PARTS):
-            is_there = (ti * STRIP + piece * SIDE + quarter < all_rows) & (right_end == 0)
+            is_there = ti * STRIP + piece * SIDE + quarter < rows_there
             wanted = is_there[:, None] & (e_first < E)[None, :]
             eta = tl.load(rows4(back_hor_tile + piece * FIELD, BE), mask=wanted, other=0.0)
             store_field(record + piece * OF_PART, unstack4(eta, BE), BE)
@@ -417,7 +418,7 @@ def grid_backward_kernel(
                 at_z = over_channels + number * ((rank_now + 2 * N) * PART) + 2 * N * PART + v
                 for low in range(0, rank_now, 2):
                     at_w = parameters + (2 + low) * E_now
-                    has_second = live & (low + 1 < rank_now)
+                    has_second = e < tl.where(low + 1 < rank_now, E_now, 0)
                     weight_w = weight + (k_now * E_now + e) * rank_now + low
                     first_w = tl.load(weight_w, mask=live, other=0.0)
                     second_w = tl.load(weight_w + 1, mask=has_second, other=0.0)

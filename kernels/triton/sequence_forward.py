@@ -178,7 +178,8 @@ def sequence_forward_kernel(
                     for m in tl.static_range(P // SEQUENCE_TILE):
                         if m > 0:
                             before = tl.sum(tl.where(p[:, None] == m * SEQUENCE_TILE - 1, h, -0.0), axis=0)
-                        is_kept = is_channel & (m * SEQUENCE_TILE < left)
+                        # As a bound: the interpreter of Triton 3.9 refuses masks that a scalar condition is part of.
+                        is_kept = channel < tl.where(m * SEQUENCE_TILE < left, E - first_channel, 0)
                         tl.store(kept_here + (m * N + s) * E, before, mask=is_kept)
                 C_p = per_step(C, B_at + s, inside, p)[:, None]
                 if CORRECTION == 2:
