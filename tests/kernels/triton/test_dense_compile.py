@@ -70,7 +70,7 @@ def compile_for(target: str, variant: Variant) -> Any:
 @pytest.mark.slow(20)
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_spills_and_no_atomics(target: str) -> None:
-    for E, dtype in ((64, torch.float32), (256, torch.float32), (64, torch.bfloat16), (256, torch.bfloat16)):
+    for E, dtype in ((64, torch.float32), (256, torch.bfloat16)):
         for variant in variants_of(E, dtype):
             compiled, name = compile_for(target, variant), variant[0].__name__
             if TARGETS[target][0] == "cuda":

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.compile, pytest.mark.slow(60)]
 BARE_LAUNCHES = 5  # of the largest kernel of a call, by Triton's own kernel[grid](...)
 
 
-def make(grid: tuple[int, int] = (4, 4), batch: int = 1, E: int = 32, N: int = 16, rank: int = 4) -> ScanInputs:
+def make(grid: tuple[int, int] = (4, 4), batch: int = 1, E: int = 8, N: int = 4, rank: int = 2) -> ScanInputs:
     """Small, so that what is measured is Python and not the memory of a CPU."""
     K = 4
     rows = torch.zeros(batch, *grid, K, rank + 2 * N)
