@@ -21,9 +21,12 @@ pytestmark = [pytest.mark.compile, pytest.mark.slow(60)]
 BARE_LAUNCHES = 5  # of the largest kernel of a call, by Triton's own kernel[grid](...)
 
 
-def make(grid: tuple[int, int] = (4, 4), batch: int = 1, E: int = 8, N: int = 4, rank: int = 2) -> ScanInputs:
-    """Small, so that what is measured is Python and not the memory of a CPU."""
-    K = 4
+SIZES = {"1d": (256, 16, 16), "2d": (64, 16, 4)}  # E, N and rank of the recipes, which their kernels depend on
+
+
+def make(kind: str, grid: tuple[int, int] = (4, 4), batch: int = 1) -> ScanInputs:
+    """A small grid, so that what is measured is Python and not the memory of a CPU."""
+    K, (E, N, rank) = 4, SIZES[kind]
     rows = torch.zeros(batch, *grid, K, rank + 2 * N)
     dt, B, C = rows.split([rank, N, N], dim=-1)
     A, D = torch.zeros(K, E, N), torch.zeros(K, E)
@@ -54,7 +57,7 @@ def test_first_use_other_sizes_and_the_cost_of_a_call(
     def backward(inputs: ScanInputs, carries: torch.Tensor) -> ScanInputs:
         return triton_scan.backward(inputs.x, inputs, settings, carries, False, in_rows=True)
 
-    small = make()
+    small = make(kind)
     with fake_gpu(fresh=True):
         started = time.perf_counter()
         _, carries = forward(small)
@@ -64,7 +67,7 @@ def test_first_use_other_sizes_and_the_cost_of_a_call(
         assert compiled.all == [], "the forward compiles what the backward launches"
         with counted_compilations() as compiled:
             for grid, batch in (((1, 1), 1), ((16, 16), 16), ((1, 70), 3), ((37, 5), 2)):
-                other = make(grid, batch)
+                other = make(kind, grid, batch)
                 backward(other, forward(other)[1])
         assert compiled.all == [], "another grid or batch compiles nothing"
     for part, call in (("forward", lambda: forward(small)), ("backward", lambda: backward(small, carries))):
