@@ -5,8 +5,6 @@ below run in a process of their own, which `test_in_the_interpreter` starts on t
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,30 +15,18 @@ from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.orders import ORDER_SETS, ScanOrder
 from geomano_hpc.kernels.reference import geo_scan_reference, time_step
+from tests.support.interpreter import INTERPRETED, NEWER, NO_NEWER, check_in_the_interpreter, fast_interpreter
 from tests.support.scan_inputs import assert_like_reference, random_inputs
 
 pytest.importorskip("triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 if not INTERPRETED:
-
-    def check_in_the_interpreter(*options: str, **environment: str) -> None:
-        # Without coverage, which doubles the time.
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, __file__]
-        variables = {**inherited, "TRITON_INTERPRET": "1", **environment}
-        run = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
-        assert "passed" in run.stdout
-        assert "skipped" not in run.stdout
 
     @pytest.mark.interpreter
     @pytest.mark.slow(150)
     def test_in_the_interpreter() -> None:
         """Runs every check of this file."""
-        check_in_the_interpreter()
-
-    NEWER = os.environ.get("GEOMANO_NEWER_TRITON", "")
+        check_in_the_interpreter(__file__)
 
     # Every kernel in both kinds of scan, low rank, half precision, and what is Triton's own: its scan and its release.
     CHOSEN = (
@@ -49,16 +35,14 @@ if not INTERPRETED:
     )  # fmt: skip
 
     @pytest.mark.interpreter
-    @pytest.mark.skipif(not NEWER, reason="GEOMANO_NEWER_TRITON names no folder with a newer triton; make test sets it")
+    @pytest.mark.skipif(not NEWER, reason=NO_NEWER)
     def test_chosen_checks_in_the_interpreter_of_a_newer_triton() -> None:
-        check_in_the_interpreter("-k", " or ".join(CHOSEN), PYTHONPATH=NEWER, EXPECTED_TRITON="3.9")
+        check_in_the_interpreter(__file__, "-k", " or ".join(CHOSEN), newer=True)
 
 else:
-    import numpy as np
     import triton
     from triton.runtime import interpreter
 
-    from geomano_hpc.kernels.audit import traffic
     from geomano_hpc.kernels.triton import launching, plan
     from geomano_hpc.kernels.triton import scan as triton_scan
     from geomano_hpc.kernels.triton.blocks import Blocks
@@ -67,30 +51,12 @@ else:
     ONE_CHUNK = Blocks(strips=1, chunks=1)  # bands of eight rows
     own_scan = interpreter.ScanOps.generic_scan
 
-    def scan_whole_tiles(self: Any, inputs: Any) -> list[Any]:
-        """The interpreter's scan, with the combine function on whole tiles in log2 steps instead of on scalars."""
-        data = [tensor.handle.data for tensor in inputs]
-        length, step = data[0].shape[self.axis], 1
-        index = np.arange(length).reshape([-1 if axis == self.axis else 1 for axis in range(data[0].ndim)])
-
-        def tensors(arrays: list[np.ndarray]) -> list[Any]:
-            return [self.to_tensor(array, tensor.dtype) for array, tensor in zip(arrays, inputs, strict=True)]
-
-        while step < length:
-            earlier = tensors([np.roll(array, step, self.axis) for array in data])
-            combined = self.combine_fn.fn(*earlier, *tensors(data))
-            data = [np.where(index >= step, c.handle.data, d) for c, d in zip(combined, data, strict=True)]
-            step *= 2
-        return tensors(data)
-
     def test_triton_is_the_release_that_was_asked_for() -> None:
         assert triton.__version__.startswith(os.environ.get("EXPECTED_TRITON", ""))
 
     @pytest.fixture(autouse=True)
-    def _fast_interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Scans on whole tiles."""
-        monkeypatch.setattr(interpreter.ScanOps, "generic_scan", scan_whole_tiles)
-        with traffic.patched_once():
+    def _fast() -> Iterator[None]:
+        with fast_interpreter():
             yield
 
     LAUNCHED: set[tuple[str, Any]] = set()

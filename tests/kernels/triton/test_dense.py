@@ -3,9 +3,6 @@
 As in test_triton_scan.py the checks run in a process of their own, which `test_in_the_interpreter` starts on this file.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,36 +12,24 @@ import torch
 import torch.nn.functional as F
 
 from geomano_hpc.kernels import conv_silu, gelu, layer_norm, negative_exp, norm_gate
+from tests.support.interpreter import INTERPRETED, NEWER, NO_NEWER, check_in_the_interpreter
 
 pytest.importorskip("triton")
 Operation = Callable[..., torch.Tensor]
 EPSILON = 1e-5
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-
-    def check_in_the_interpreter(*options: str, **environment: str) -> None:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, __file__]
-        variables = {**inherited, "TRITON_INTERPRET": "1", **environment}
-        run = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
-        assert "passed" in run.stdout
-        assert "skipped" not in run.stdout
+if not INTERPRETED:
 
     @pytest.mark.interpreter
     @pytest.mark.slow(60)
     def test_in_the_interpreter() -> None:
         """Runs every check of this file."""
-        check_in_the_interpreter()
-
-    NEWER = os.environ.get("GEOMANO_NEWER_TRITON", "")
+        check_in_the_interpreter(__file__)
 
     @pytest.mark.interpreter
-    @pytest.mark.skipif(not NEWER, reason="GEOMANO_NEWER_TRITON names no folder with a newer triton; make test sets it")
+    @pytest.mark.skipif(not NEWER, reason=NO_NEWER)
     def test_chosen_checks_in_the_interpreter_of_a_newer_triton() -> None:
-        inherited = os.environ.get("PYTHONPATH")
-        path = os.pathsep.join([NEWER, *([inherited] if inherited else [])])
-        check_in_the_interpreter("-k", "in_float64 or same_bits", PYTHONPATH=path)
+        check_in_the_interpreter(__file__, "-k", "in_float64 or same_bits", newer=True)
 
 else:
     import numpy as np

@@ -5,37 +5,24 @@ Triton reads TRITON_INTERPRET when kernels are defined, so the checks run in a p
 """
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tests.support.interpreter import INTERPRETED, NEWER, NO_NEWER, check_in_the_interpreter
+
 pytest.importorskip("triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 if not INTERPRETED:
-    NEWER = os.environ.get("GEOMANO_NEWER_TRITON", "")
-
-    def check_in_the_interpreter(**environment: str) -> None:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-        if "PYTHONPATH" in environment and "PYTHONPATH" in inherited:
-            environment["PYTHONPATH"] += os.pathsep + inherited["PYTHONPATH"]
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
-        variables = {**inherited, "TRITON_INTERPRET": "1", **environment}
-        run = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
-        assert "passed" in run.stdout
-        assert "skipped" not in run.stdout
 
     @pytest.mark.interpreter
     def test_in_the_interpreter() -> None:
         """Runs every check of this file."""
-        check_in_the_interpreter()
+        check_in_the_interpreter(__file__)
 
     @pytest.mark.interpreter
-    @pytest.mark.skipif(not NEWER, reason="GEOMANO_NEWER_TRITON names no folder with a newer triton; make test sets it")
+    @pytest.mark.skipif(not NEWER, reason=NO_NEWER)
     def test_in_the_interpreter_of_a_newer_triton() -> None:
-        check_in_the_interpreter(PYTHONPATH=NEWER, EXPECTED_TRITON="3.9")
+        check_in_the_interpreter(__file__, newer=True)
 
 else:
     import time

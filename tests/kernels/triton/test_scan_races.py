@@ -3,27 +3,19 @@
 The checks run in a process of their own (TRITON_INTERPRET), which `test_in_the_interpreter` starts on this file.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.support.interpreter import INTERPRETED, check_in_the_interpreter, fast_interpreter
 
 pytest.importorskip("triton")
 
-if os.environ.get("TRITON_INTERPRET") != "1":
+if not INTERPRETED:
 
     @pytest.mark.interpreter
     @pytest.mark.slow(60)
     def test_in_the_interpreter() -> None:
         """Runs every check of this file."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
-        variables = {**inherited, "TRITON_INTERPRET": "1"}
-        run = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
-        assert "passed" in run.stdout
-        assert "skipped" not in run.stdout
+        check_in_the_interpreter(__file__)
 
 else:
     from collections.abc import Iterator
@@ -33,7 +25,6 @@ else:
     import torch
     from triton.runtime import interpreter
 
-    from geomano_hpc.kernels.audit import traffic
     from geomano_hpc.kernels.audit.races import check as races
     from geomano_hpc.kernels.audit.races.access_layouts import compiled_layouts
     from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
@@ -41,8 +32,8 @@ else:
     from geomano_hpc.kernels.triton import scan
 
     @pytest.fixture(autouse=True)
-    def _fast_interpreter() -> Iterator[None]:
-        with traffic.patched_once():
+    def _fast() -> Iterator[None]:
+        with fast_interpreter():
             yield
 
     def problem(kind: str, height: int = 11, width: int = 3) -> tuple[ScanInputs, ScanSettings]:
