@@ -50,17 +50,20 @@ def wave(dstate: int, lanes: int) -> Wave:
     return Wave(groups, dstates, max(1, lanes // groups))
 
 
-def chunk_count(programs: int, length: int, schedulers: int, again: float, each: float = 0.0) -> int:
+def chunk_count(
+    programs: int, length: int, schedulers: int, *, again: float = 0.0, each: float = 0.0, composed: float = 0.0
+) -> int:
     """Into how many chunks a traversal of `length` tiles is cut, where each chunk adds `programs` one-warp programs.
 
     The time of the busiest scheduler, in tiles: how many programs it gets, at least two of which hide each other's
-    latency, times the tiles of a chunk and what `each` chunk costs. Chunks also cost a sweep, `again` of the work, so a
-    batch that fills the GPU by itself has one.
+    latency, times the tiles of a chunk, what `each` chunk costs, and that it is `composed` of all others. Chunks also
+    cost a sweep, `again` of the work, so a batch that fills the GPU by itself has one.
     """
 
     def cost(chunks: int) -> float:
         busiest = max(2, -(-programs * chunks // schedulers))
-        return busiest * (-(-length // chunks) + each) * (1.0 if chunks == 1 else 1.0 + again)
+        tiles = -(-length // chunks) + each + composed * (chunks - 1)
+        return busiest * tiles * (1.0 if chunks == 1 else 1.0 + again)
 
     return min(range(1, min(length, MOST_CHUNKS) + 1), key=cost)
 

@@ -202,7 +202,7 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
             f"{shape.width} with {N} dstates has more: take a larger patch, or backend 'torch'"
         )
     programs = shape.samples * wide * strips
-    segments = blocks.chunks or chunk_count(programs, tiles, SCHEDULERS * shape.multiprocessors, again=0.0, each=1.0)
+    segments = blocks.chunks or chunk_count(programs, tiles, SCHEDULERS * shape.multiprocessors, each=1.0)
     segment_tiles = max(cdiv(tiles, segments), cdiv(blocks.strips, blocks.part))
     segments = cdiv(tiles, segment_tiles)
     programs *= segments
@@ -333,7 +333,9 @@ def in_fours(count: int) -> int:
 
 def _chunks(shape: Shape, programs: int, tiles: int, again: float) -> tuple[int, int]:
     """Chunks of a sequence, and the steps of each."""
-    wanted = shape.blocks.chunks or chunk_count(programs, tiles, SCHEDULERS * shape.multiprocessors, again)
+    schedulers = SCHEDULERS * shape.multiprocessors
+    # A tile takes about 5000 instructions, an end of another chunk about 60 (half of the chunks come before).
+    wanted = shape.blocks.chunks or chunk_count(programs, tiles, schedulers, again=again, composed=1 / 80)
     each = cdiv(tiles, wanted)
     return cdiv(tiles, each), each * shape.blocks.forward_tile
 
