@@ -25,6 +25,7 @@ from geomano_hpc.atomic import write_json
 from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.cache import cache_folder
 from geomano_hpc.kernels.selftest.cases import Case, quick_cases
+from geomano_hpc.kernels.selftest.compiler import check_compiler
 from geomano_hpc.kernels.selftest.run import CaseResult, check_device, run_cases
 from geomano_hpc.locks import one_at_a_time
 
@@ -182,6 +183,8 @@ def _test_now(identity: Identity, device: torch.device, backend: str, cases: Seq
     logger.info("short self-test of the scan kernels on %s, once (%s=0 skips it)", identity.gpu, SKIP)
     begin = time.monotonic()
     check_device(device)
+    if device.type == "cuda":
+        check_compiler()  # without which nothing starts: no verdict on the kernels
     results = run_cases(cases, device, backend, repeats)
     verdict = keep_verdict(identity, "quick", results, time.monotonic() - begin)
     if device.type == "cuda":  # the training that follows shall find the GPU as it was

@@ -15,7 +15,8 @@ Buffers between the sweeps and this pass, float32; lane is the channel within it
     ver      [K, batch, blocks, TI, TJ, N, 4, BE]            h above row ti STRIP, column 4 tj + its own  (ti > 0)
     back_ver [K, batch, blocks, TI, TJ, N, 4, BE]            Abar lam below the strip, column as ver   (not the last)
     back_hor [K, batch, blocks, TI, segments, N, STRIP, BE]  Abar mu right of the segment, row as hor  (not the last)
-with TI = cdiv(max(H, W), STRIP) and TJ = cdiv(max(H, W), 4). Rows, columns and channels outside the grid need not be
+with TI and TJ the strips and the tiles of a strip of the direction's own grid; both orientations have room for as many
+tiles as the one with more (back_hor: TI = cdiv(max(H, W), STRIP)). Rows, columns and channels outside need not be
 written. This pass may overwrite them.
 """
 # mypy: disable-error-code="no-untyped-def,assignment"
@@ -89,10 +90,11 @@ def states(a, Bx, g_left, h_above):
 
 
 @triton.jit
-def tiles_of(H, W, STRIP: tl.constexpr):
-    """Strips and tiles of a strip, enough for both orientations."""
-    longer = tl.maximum(H, W)
-    return (longer + STRIP - 1) // STRIP, (longer + SIDE - 1) // SIDE
+def tiles_of(H, W, columns, STRIP: tl.constexpr):
+    """Tiles of a grid, enough for both orientations, and those of a strip of this one."""
+    upright = ((H + STRIP - 1) // STRIP) * ((W + SIDE - 1) // SIDE)
+    turned_over = ((W + STRIP - 1) // STRIP) * ((H + SIDE - 1) // SIDE)
+    return tl.maximum(upright, turned_over), (columns + SIDE - 1) // SIDE
 
 
 @triton.jit
@@ -102,8 +104,8 @@ def kb_block(kb, block):
 
 
 @triton.jit
-def tile_number(kb, block, strips, ti, across, tj):
-    return (kb_block(kb, block) * strips + ti) * across + tj
+def tile_number(kb, block, tiles, ti, across, tj):
+    return kb_block(kb, block) * tiles + (ti * across + tj)
 
 
 @triton.jit
@@ -156,7 +158,7 @@ def grid_backward_kernel(
     k = kb // batch
     ti = strip_segment // segments
     segment = strip_segment - ti * segments
-    first_strips, _across = tiles_of(H, W, STRIP)
+    first_strips = (tl.maximum(H, W) + STRIP - 1) // STRIP
     _corner, _step_i, _step_j, all_rows, all_columns = turned(orders, k, H, W)
     lane = tl.arange(0, BE)
     quarter = tl.arange(0, 4)
@@ -208,9 +210,9 @@ def grid_backward_kernel(
         _corner, _step_i, _step_j, rows, columns = turned(orders, k + now, H, W)
         # What no sweep has written becomes 0, as a NaN there would reach the sums.
         if ((ti + now) * STRIP + STRIP > rows) | (j0 + SIDE > columns) | ((block + now) * BE + BE > E):
-            strips, across = tiles_of(H + now, W, STRIP)
+            area, across = tiles_of(H + now, W, columns, STRIP)
             empty = (block + now) * BE + lane >= E
-            tile = tile_number(kb + now, block, strips, ti, across, tj) * N
+            tile = tile_number(kb + now, block, area, ti, across, tj) * N
             for s in range(N):
                 for piece in tl.static_range(PARTS):
                     outside = ((ti + now) * STRIP + piece * SIDE + quarter >= rows)[:, None] | empty[None, :]
@@ -238,8 +240,8 @@ def grid_backward_kernel(
             point_p = corner + row_p * step_i + column_p * step_j
             uniform = home + UNIFORMS + part * (2 * N * PART)
             low_rank = home + LOW + part * ((rank_now) * PART)
-            dt_sample = dt + sample * dt_row + k_now * dt_direction
-            B_sample = sample * B_row + k_now * B_direction
+            dt_sample = dt + sample * dt_row + k_now.to(tl.int64) * dt_direction
+            B_sample = sample * B_row + k_now.to(tl.int64) * B_direction
             tl.debug_barrier()
             if LOW_RANK:
                 copy_rows(dt_sample, point_p * dt_row, rank_now, low_rank, BE)
@@ -267,8 +269,8 @@ def grid_backward_kernel(
             u = delta * x_q
             if PARTS > 1:
                 if part < parts - 1:
-                    strips, across = tiles_of(H_now, W_now, STRIP)
-                    tile = tile_number(kb + again, block, strips, ti, across, tj) * N
+                    area, across = tiles_of(H_now, W_now, columns, STRIP)
+                    tile = tile_number(kb + again, block, area, ti, across, tj) * N
                     left = tl.where(tj > 0, hor + tile * (STRIP * BE) + part * FIELD, home + ZEROS) + lane
                     left_step = tl.where(tj > 0, STRIP * BE, 0)
                     above, above_step = above_part(
@@ -298,8 +300,8 @@ def grid_backward_kernel(
             home = records + again
             i0 = (ti + again) * STRIP + part * SIDE
             _corner, _step_i, _step_j, rows, columns = turned(orders, k + again, H_now, W_now)
-            strips, across = tiles_of(H_now, W_now, STRIP)
-            tile = tile_number(kb + again, block, strips, ti, across, tj) * N
+            area, across = tiles_of(H_now, W_now, columns, STRIP)
+            tile = tile_number(kb + again, block, area, ti, across, tj) * N
             left = tl.where(tj > 0, hor + tile * (STRIP * BE) + part * FIELD, home + ZEROS) + lane
             left_step = tl.where(tj > 0, STRIP * BE, 0)
             above, above_step = above_part(part, ti, ver + tile * FIELD, home, BETWEEN, OF_PART, ZEROS, RECORD, FIELD)
@@ -333,7 +335,7 @@ def grid_backward_kernel(
             record = home + lane * 4 + part * OF_PART
             B_s = home + UNIFORMS + part * (2 * N * PART)
             v = tl.arange(0, 32)
-            number = tile_number(kb + again, block, strips, ti, across, tj) * PARTS + part
+            number = tile_number(kb + again, block, area, ti, across, tj) * PARTS + part
             sums = over_channels + number * ((rank_now + 2 * N) * PART) + v // PART * (N * PART) + v % PART
             for _s in range(N):
                 A2_e, dA_e, R_e, dR_e = load_field(record + FIELD, BE)
@@ -413,8 +415,8 @@ def grid_backward_kernel(
             tl.store(parameters + E_now, tl.load(parameters + E_now, mask=live) + tl.sum(draw, axis=0), mask=live)
             if LOW_RANK:
                 low_rank = home + LOW + part * ((rank_now) * PART)
-                strips, across = tiles_of(H_now, W_now, STRIP)
-                number = tile_number(kb + later, block, strips, ti, across, tj) * PARTS + part
+                area, across = tiles_of(H_now, W_now, columns, STRIP)
+                number = tile_number(kb + later, block, area, ti, across, tj) * PARTS + part
                 at_z = over_channels + number * ((rank_now + 2 * N) * PART) + 2 * N * PART + v
                 for low in range(0, rank_now, 2):
                     at_w = parameters + (2 + low) * E_now

@@ -55,9 +55,9 @@ def grid_forward_kernel(
     sample = b.to(tl.int64) * (H * W)
     x += sample * E
     y_part += (k.to(tl.int64) * batch * (H * W) + sample) * E
-    dt += sample * dt_row + k * dt_direction
-    B += sample * B_row + k * B_direction
-    C += sample * B_row + k * B_direction
+    dt += sample * dt_row + k.to(tl.int64) * dt_direction
+    B += sample * B_row + k.to(tl.int64) * B_direction
+    C += sample * B_row + k.to(tl.int64) * B_direction
     weights = load_weights(weight + k * E * RANK, channel, RANK)
     bias_e = tl.load(bias + k * E + channel)
     skip_e = tl.load(D + k * E + channel)

@@ -42,8 +42,9 @@ def grid_sweep_kernel(
     """The carries of every direction, in the layout of grid_backward: hor and ver, or with ADJOINT back_hor and
     back_ver (x is then dy, and B is C). WIDE are the channels of a block there, SIDE the columns of a tile.
 
-    along [K, B, wide blocks, TI, edges, N, TH, WIDE]: g before column `every` * edge, or eta behind a segment of
-    `every` columns. The states have every = SIDE: strips are SIDE columns apart, so that all store at the same step.
+    along [K, B, wide blocks, TI, TJ, N, TH, WIDE]: g before column SIDE * tj, or with `edges` in the place of TJ eta
+    behind a segment of `every` columns. The states have every = SIDE: strips are SIDE columns apart, so that all store
+    at the same step.
     across [K, B, wide blocks, TI, TJ, N, SIDE, WIDE]: h above, or nu below, a strip.
     handed [programs, max(H, W) + (3 SKEW + 1) S, M, G, BE]: as in grid_forward, with SKEW + 1 slots.
     """
@@ -67,8 +68,8 @@ def grid_sweep_kernel(
     channel = tl.minimum(block * BE + tl.arange(0, BE), E - 1)  # those beyond the last compute as it does
     sample = b.to(tl.int64) * (H * W)
     x += sample * E
-    dt += sample * dt_row + k * dt_direction
-    B += sample * B_row + k * B_direction
+    dt += sample * dt_row + k.to(tl.int64) * dt_direction
+    B += sample * B_row + k.to(tl.int64) * B_direction
     bias_e = tl.load(bias + k * E + channel)
     weights = load_weights(weight + k * E * RANK, channel, RANK)
     A_m = ()
@@ -87,10 +88,16 @@ def grid_sweep_kernel(
     ACROSS: tl.constexpr = N * SIDE * WIDE
     ALONG: tl.constexpr = N * TH * WIDE
     wide = (k * batch + b).to(tl.int64) * tl.cdiv(E, WIDE) + block * BE // WIDE
-    across_row = tl.cdiv(L, SIDE) * ACROSS
-    along_row = edges * ALONG
-    across += wide * (tl.cdiv(L, TH) * across_row) + block * BE % WIDE
-    along += wide * (tl.cdiv(L, TH) * along_row) + block * BE % WIDE
+    # Both orientations have room for as many tiles as the one with more.
+    tiles = tl.maximum(tl.cdiv(H, TH) * tl.cdiv(W, SIDE), tl.cdiv(W, TH) * tl.cdiv(H, SIDE))
+    across_row = tl.cdiv(WT, SIDE) * ACROSS
+    across += wide * (tiles * ACROSS) + block * BE % WIDE
+    along_row = tl.cdiv(WT, SIDE) * ALONG
+    along_size = tiles * ALONG
+    if ADJOINT:
+        along_row = edges * ALONG
+        along_size = tl.cdiv(L, TH) * along_row
+    along += wide * along_size + block * BE % WIDE
     lane = tl.arange(0, BE)[None, None, :]
 
     for band in range(tl.cdiv(strips, S)):

@@ -1,5 +1,6 @@
 """The one place where Triton kernels start: tests, the audit and the count of launches listen here."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -42,7 +43,8 @@ def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], const
             compiled, fixed = known
             compiled[grid](*arguments, *fixed)
             return
-    compiled = kernel[grid](*arguments, **constants)
+    with _FIRST:  # Triton loads a kernel at its first launch, and not safely from two threads
+        compiled = kernel[grid](*arguments, **constants)
     # The interpreter compiles nothing; for AMD the compiler looks at the sizes of tensors too.
     if kept and compiled is not None and torch.version.hip is None:
         fixed = tuple(constants[parameter.name] for parameter in kernel.params[len(arguments) :])
@@ -50,6 +52,7 @@ def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], const
 
 
 _LAUNCH = launch
+_FIRST = threading.Lock()
 
 
 def _device() -> Any:

@@ -25,6 +25,7 @@ from geomano_hpc.kernels.triton.launching import Fixed
 
 _COMPILER = {"num_stages": 1, "enable_fp_fusion": True}
 _LARGEST = 2**31 - 1  # offsets inside a sample are 32 bit
+_MOST_PROGRAMS = 65535  # along the third axis of a launch
 CARRIES_BYTES = 2**30  # of the edges that a 2d backward makes at a time: larger batches are taken in slices
 
 
@@ -194,9 +195,13 @@ def grid_forward(shape: Shape) -> GridForward:
 def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
     blocks, E, N, rank = shape.blocks, shape.channels, shape.dstate, shape.rank
     strips, tiles = cdiv(shape.longest, blocks.strip_rows), cdiv(shape.longest, blocks.part)
+    area = max(  # tiles of a grid, in the orientation that has more
+        cdiv(one, blocks.strip_rows) * cdiv(other, blocks.part)
+        for one, other in ((shape.height, shape.width), (shape.width, shape.height))
+    )
     width = blocks.lanes
     wide = cdiv(E, width)
-    if strips * tiles * N * blocks.strip_rows * width > _LARGEST:
+    if area * N * blocks.strip_rows * width > _LARGEST:
         raise BackendError(
             f"the triton scan's gradients take grids whose edges of tiles are up to 2^31 numbers; {shape.height} x "
             f"{shape.width} with {N} dstates has more: take a larger patch, or backend 'torch'"
@@ -219,18 +224,18 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
     main = shape.constants(
         1, LOW_RANK=rank > 0, CORRECTION=shape.correction, NEEDS_R=needs_R, STRIP=blocks.strip_rows, BE=width
     )
-    slots = strips * tiles * blocks.strip_rows * blocks.part
+    slots = area * blocks.strip_rows * blocks.part
     parts = shape.batch * strips * segments
     sizes = (len(shape.orders), shape.batch, shape.height, shape.width, E, rank, *shape.steps)
-    edges = shape.samples * wide * strips * N * width
+    edges = shape.samples * wide * N * width  # numbers along one position of an edge
     return GridBackward(
         Launch((sweeps, 1, 1), (*integers, blocks.part, tiles), states),
         Launch((sweeps, 1, 1), (*integers, every, segments), adjoint),
         Launch((strips * segments, wide, shape.samples), (shape.packed_orders, *sizes, segments, segment_tiles), main),
         _sums(shape, needs_R, wide, parts, slots, strip=blocks.strip_rows),
-        hor=edges * tiles * blocks.strip_rows,
-        ver=edges * tiles * blocks.part,
-        back_hor=edges * segments * blocks.strip_rows,
+        hor=edges * area * blocks.strip_rows,
+        ver=edges * area * blocks.part,
+        back_hor=edges * strips * segments * blocks.strip_rows,
         handed=sweeps * (shape.longest + (3 * blocks.part + 1) * blocks.strips) * row,
         adjoint_handed=sweeps * (shape.longest + 4 * blocks.strips) * row,
         scratch=programs * scratch_size(N, rank, blocks.strip_rows, width),
@@ -252,9 +257,10 @@ def kept_size(shape: Shape) -> int:
 
 
 def batch_slice(shape: Shape) -> int:
-    """Samples whose carries of a 2d backward fit into what they may take."""
+    """Samples whose carries of a 2d backward fit into what they may take, and into a grid of programs."""
     plan = grid_backward(shape._replace(batch=1), True)
-    return max(1, CARRIES_BYTES // (4 * (plan.hor + 2 * plan.ver + plan.back_hor)))
+    fit = CARRIES_BYTES // (4 * (plan.hor + 2 * plan.ver + plan.back_hor))
+    return max(1, min(fit, _MOST_PROGRAMS // len(shape.orders)))
 
 
 def packed(inputs: ScanInputs, settings: ScanSettings) -> ScanInputs:
@@ -264,11 +270,16 @@ def packed(inputs: ScanInputs, settings: ScanSettings) -> ScanInputs:
     if inputs.A.shape[-1] > 64:
         raise BackendError(f"the triton scan takes up to 64 dstates, not {inputs.A.shape[-1]}; take backend 'torch'")
     x, dt, A, B, C, D, R, bias, weight = inputs
+    for name, tensor in inputs._asdict().items():
+        expected = x.dtype if name in ("x", "dt", "B", "C") else torch.float32
+        if tensor is not None and tensor.dtype != expected:
+            raise BackendError(f"the triton scan takes {name} in {expected}, not {tensor.dtype}")
     dt, B, C = _in_rows(dt), _in_rows(B), _in_rows(C)
-    if B.stride() != C.stride():  # the kernels find both by the same offsets
-        B, C = B.contiguous(), C.contiguous()
-    points = x.shape[1] * x.shape[2]
-    if points * max(x.shape[-1], dt.stride(2), B.stride(2)) > _LARGEST:
+    if _steps(B) != _steps(C):  # the kernels find both by the same offsets
+        B, C = _copied(B), _copied(C)
+    points, K, N = x.shape[1] * x.shape[2], A.shape[0], A.shape[-1]
+    widest = max(x.shape[-1], _steps(dt)[0], _steps(B)[0], K * dt.shape[-1], K * N, 2 * N + dt.shape[-1])
+    if points * widest > _LARGEST:
         raise BackendError(
             f"the triton scan takes samples of up to 2^31 numbers; one of {tuple(x.shape[1:])} with its projections "
             "has more: take a larger patch, or backend 'torch'"
@@ -281,8 +292,7 @@ def packed(inputs: ScanInputs, settings: ScanSettings) -> ScanInputs:
 def shape_of(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks | None) -> Shape:
     """Of packed inputs."""
     x, dt, B = inputs.x, inputs.dt, inputs.B
-    _, _, dt_row, dt_direction, _ = dt.stride()
-    _, _, B_row, B_direction, _ = B.stride()
+    (dt_row, dt_direction), (B_row, B_direction) = _steps(dt), _steps(B)
     gpu = gpu_of(x)
     return Shape(
         settings.kind,
@@ -388,9 +398,24 @@ def sums_to(launches: tuple[Launch, Launch], dt: torch.Tensor, B: torch.Tensor, 
     return Launch(grid, (*integers, row, dt.stride(3)), constants)
 
 
+def _steps(tensor: torch.Tensor) -> tuple[int, int]:
+    """Of [B, H, W, K, n] in rows: elements from a point to the next, and from a direction to the next. What torch says
+    of an axis with one element means nothing."""
+    batch, height, width, K, count = tensor.shape
+    b, i, j, k, _ = tensor.stride()
+    row = j if width > 1 else i if height > 1 else b if batch > 1 else K * count
+    return row, k if K > 1 else 0
+
+
 def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
     """[B, H, W, K, n] whose points are equally far apart, with n contiguous."""
-    b, i, j, _, last = tensor.stride()
-    _, height, width, _, count = tensor.shape
-    even = (i == width * j or height == 1) and (b == height * width * j or tensor.shape[0] == 1)
-    return tensor if even and (last == 1 or count == 1) else tensor.contiguous()
+    batch, height, width, _, count = tensor.shape
+    b, i, _, _, last = tensor.stride()
+    row, _ = _steps(tensor)
+    even = (height == 1 or i == width * row) and (batch == 1 or b == height * width * row)
+    return tensor if even and (count == 1 or last == 1) else _copied(tensor)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous, with the strides of a new tensor: `contiguous` keeps those of axes with one element."""
+    return tensor.new_empty(tensor.shape).copy_(tensor)

@@ -27,7 +27,9 @@ def carries_size(inputs: ScanInputs, settings: ScanSettings, _blocks: Blocks | N
     """
     if settings.kind == "2d":
         return 0
-    return plan.kept_size(plan.shape_of(plan.packed(inputs, settings), settings, _blocks))
+    batch, height, width, channels = inputs.x.shape
+    tile = (_blocks or Blocks()).backward_tile
+    return len(settings.orders) * batch * plan.cdiv(height * width, tile) * inputs.A.shape[-1] * channels
 
 
 def forward(
@@ -82,7 +84,7 @@ def backward(
     inputs = plan.packed(inputs, settings)
     shape = plan.shape_of(inputs, settings, _blocks)
     needs_R = needs_R and inputs.R is not None
-    dy = dy.contiguous()  # as x and dx are
+    dy = dy.to(inputs.x.dtype).contiguous()  # as x and dx are
     if shape.kind == "2d" and shape.batch > (slice_ := plan.batch_slice(shape)):
         return _in_slices(dy, inputs, settings, carries, needs_R, _blocks, slice_)
     x, empty = inputs.x, inputs.A.new_empty  # float32, as every buffer is

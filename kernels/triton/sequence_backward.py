@@ -126,10 +126,10 @@ def sequence_backward_kernel(
     # Scalar 64-bit steps to this direction, sample and block, so that offsets inside are short.
     x += b * points * E + first_channel
     dy += b * points * E + first_channel
-    dt += b * points * dt_row + k * dt_direction
+    dt += b * points * dt_row + k.to(tl.int64) * dt_direction
     ddt += (b * points * K + k) * E + first_channel
-    B += b * points * B_row + k * B_direction
-    C += b * points * B_row + k * B_direction
+    B += b * points * B_row + k.to(tl.int64) * B_direction
+    C += b * points * B_row + k.to(tl.int64) * B_direction
     C_from_B = (C.to(tl.int64) - B.to(tl.int64)) // (B.dtype.element_ty.primitive_bitwidth // 8)
     A += (k * E + first_channel) * N
     R += (k * E + first_channel) * N

@@ -88,9 +88,9 @@ def sequence_forward_kernel(
 
     # Scalar 64-bit steps to this direction, sample and block, so that offsets inside are short.
     x_of = x + (b * points * E + first_channel) + channel
-    dt += b * points * dt_row + k * dt_direction
-    B += b * points * B_row + k * B_direction
-    C += b * points * B_row + k * B_direction
+    dt += b * points * dt_row + k.to(tl.int64) * dt_direction
+    B += b * points * B_row + k.to(tl.int64) * B_direction
+    C += b * points * B_row + k.to(tl.int64) * B_direction
     y_part += kb.to(tl.int64) * points * E + first_channel
     A += (k * E + first_channel) * N
     R += (k * E + first_channel) * N

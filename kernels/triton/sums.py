@@ -137,7 +137,7 @@ def sum_gradients(
             i = slot // columns
             j = slot - i * columns
         else:
-            across = (tl.maximum(H, W) + SIDE - 1) // SIDE
+            across = (columns + SIDE - 1) // SIDE
             tile = slot // (STRIP * SIDE)
             p = slot % (STRIP * SIDE)
             ti = tile // across
@@ -147,7 +147,7 @@ def sum_gradients(
         # Scalar 64-bit steps to the sample, so that offsets inside are short.
         row = (corner + i * step_i + j * step_j) * DIRECTIONS + k
         sample = b.to(tl.int64) * (points * DIRECTIONS)
-        block_step = (2 * N + rank) * slots
+        block_step = (2 * N + rank).to(tl.int64) * slots
         source = over_channels + kb.to(tl.int64) * (BLOCKS * block_step)
         if STRIP == 0:
             source += slot

@@ -229,6 +229,34 @@ else:
         torch.testing.assert_close(gradients.x.double(), reference(dy, inputs, settings)[1].x, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("kind", ["1d", "2d"])
+    @pytest.mark.parametrize("axes", [(1, 2), (0, 2), (0, 1)])
+    def test_strides_of_axes_with_one_element_mean_nothing(kind: str, axes: tuple[int, int]) -> None:
+        """Torch calls such a tensor contiguous, whatever they are."""
+        sizes = [1, 1, 1]
+        sizes[axes[0]] = 5
+        inputs = make(*sizes, E=3, K=2)
+        turned = {}
+        for name in ("dt", "B", "C"):
+            tensor = getattr(inputs, name)
+            turned[name] = tensor.transpose(*axes).clone(memory_format=torch.contiguous_format).transpose(*axes)
+        check(inputs._replace(**turned), ScanSettings(ORDER_SETS["sequence"], kind, "equation"))
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_directions_in_front(kind: str) -> None:
+        inputs = make(batch=2, K=2)
+        moved = {}
+        for name in ("dt", "B", "C"):
+            moved[name] = getattr(inputs, name).movedim(3, 0).contiguous().movedim(0, 3)
+        check(inputs._replace(**moved), ScanSettings(ORDER_SETS["sequence"], kind, "equation"))
+
+    def test_mixed_precisions_are_refused() -> None:
+        inputs, settings = make(), ScanSettings((ScanOrder(),), "1d", "equation")
+        with pytest.raises(BackendError, match="takes B in"):
+            triton_scan.forward(inputs._replace(B=inputs.B.half()), settings, False)
+        with pytest.raises(BackendError, match="takes A in"):
+            triton_scan.forward(inputs._replace(A=inputs.A.half()), settings, False)
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
     def test_large_and_small_time_steps(kind: str) -> None:
         inputs = make(N=1)
         inputs = inputs._replace(dt=inputs.dt * 60)  # softplus from 1e-40 to 150
