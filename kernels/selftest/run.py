@@ -96,8 +96,8 @@ def _result(case: Case, device: torch.device, backend: str, repeats: int) -> Cas
         raise BackendError(
             f"{device} has too little free memory for the self-test; stop what else runs there and try again"
         ) from out_of_memory
-    except OSError as error:  # no room in Triton's cache, no compiler: of the machine, not of the kernels
-        raise BackendError(f"the self-test on {device} could not run: {in_one_line(error)}") from error
+    except OSError as fault:  # no room in Triton's cache, no compiler: of the machine, not of the kernels
+        raise BackendError(f"the self-test on {device} could not run: {in_one_line(fault)}") from fault
     except Exception as failure:  # of any kind: a kernel that does not compile, a launch that fails
         if "out of memory" in str(failure):  # as the driver says it, where torch does not ask for it
             reason = in_one_line(failure)
