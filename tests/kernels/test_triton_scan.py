@@ -234,7 +234,8 @@ else:
         """Torch calls such a tensor contiguous, whatever they are."""
         sizes = [1, 1, 1]
         sizes[axes[0]] = 5
-        inputs = make(*sizes, E=3, K=2)
+        batch, height, width = sizes
+        inputs = make(batch, height, width, E=3, K=2)
         turned = {}
         for name in ("dt", "B", "C"):
             tensor = getattr(inputs, name)
