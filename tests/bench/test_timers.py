@@ -1,5 +1,6 @@
 """Timers of the benchmarks; torch.cuda is a stand-in that keeps a list of what it was asked for."""
 
+import gc
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,7 +83,12 @@ def test_peak_memory_is_what_torch_allocates_on_a_gpu_and_what_the_process_needs
     cuda = FakeCuda()
     assert peak_mib(lambda: cuda.asked.append("work"), torch.device("cuda", 0), cuda) == 7
     assert cuda.asked == ["synchronize", "reset", "work", "synchronize"]
-    assert peak_mib(lambda: torch.ones(2**24), CPU) > 32
+    # What other tests of this process left behind may go in between: so several times, and with much memory.
+    found = []
+    for _attempt in range(3):
+        gc.collect()
+        found.append(peak_mib(lambda: torch.ones(2**26), CPU))
+    assert max(found) > 128, found
 
 
 @pytest.mark.parametrize("asked", ["gpu", "cuda:9", "meta", "cuda"])
