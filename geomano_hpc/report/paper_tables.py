@@ -41,12 +41,25 @@ def _measured(variant: Variant, spread: Spread, digits: int, differences: Sequen
     return Cell(spread.in_words(digits) + (_MARK if differences else ""), spread.mean)
 
 
+def error_notes(variants: Sequence[Variant]) -> list[str]:
+    """What the errors are of, and with which weights."""
+    told = "Relative L2 error on the test split, mean ± standard deviation over n seeds; the smallest is bold."
+    results = [result for variant in variants for result in variant.results]
+    chosen = sum(result.get("weights") == "best" for result in results)
+    weights = {"Weights chosen on the validation split, errors of the test split": chosen}
+    weights["Weights of the last epoch"] = len(results) - chosen
+    found = {words: count for words, count in weights.items() if count}
+    if len(found) < 2:
+        return [told, *(f"{words}." for words in found)]
+    return [told, *(f"{words}: {count} of {len(results)} runs." for words, count in found.items())]
+
+
 def protocol_notes(variants: Sequence[Variant], of_cost: bool = False) -> list[str]:
     """What the mark means, a line for each problem: how the variants differ from what the published numbers were made
     with; first what is so for all of them."""
     notes = []
     for problem in PROTOCOL:
-        marked = [v for v in variants if v.error.n and v.problem == problem]
+        marked = [v for v in variants if v.error.n and v.benchmark == problem]
         found = [v.cost_differences if of_cost else v.differences for v in marked]
         found = [what for what in found if what]
         if not found:
@@ -68,12 +81,12 @@ def _count(variant: Variant | None) -> Cell:
 
 def _closest(variants: Sequence[Variant], problem: str, name: str) -> Variant | None:
     """The variant that is this row of the main table; of several the one that is closest to the paper's protocol."""
-    found = [v for v in variants if v.problem == problem and published_name(problem, v.model) == name]
+    found = [v for v in variants if v.benchmark == problem and published_name(problem, v.model) == name]
     return min(found, key=lambda v: (not v.error.n, len(v.differences)), default=None)
 
 
 def _problems(variants: Sequence[Variant]) -> list[str]:
-    return [problem for problem in PROTOCOL if any(v.problem == problem for v in variants)] or list(PROTOCOL)
+    return [problem for problem in PROTOCOL if any(v.benchmark == problem for v in variants)] or list(PROTOCOL)
 
 
 def main_table(variants: Sequence[Variant]) -> Table:
@@ -89,7 +102,7 @@ def main_table(variants: Sequence[Variant]) -> Table:
             used += [variant] if variant is not None else []
             cells += [number(published(problem)[model], 4), measured(variant), _count(variant)]
         rows.append(cells)
-    notes = ["Relative L2 error on the test split, mean ± standard deviation over n seeds; the smallest is bold."]
+    notes = error_notes(used)
     columns_of_errors = [index for group in range(len(problems)) for index in (1 + 3 * group, 2 + 3 * group)]
     table = Table("main", "Performance comparison on standard benchmarks", columns, rows, notes + protocol_notes(used))
     return table.with_best(columns_of_errors)
@@ -101,15 +114,14 @@ def ablation_tables(variants: Sequence[Variant]) -> list[Table]:
     for problem in _problems(variants):
         rows, used = [], []
         for row, error in ABLATION[problem].items():
-            found = [v for v in variants if v.problem == problem and ablation_row(problem, v.model) == row]
+            found = [v for v in variants if v.benchmark == problem and ablation_row(problem, v.model) == row]
             variant = min(found, key=lambda v: (not v.error.n, len(v.differences)), default=None)
             used += [variant] if variant is not None else []
             kind, position, correction = row
             names = words("2D" if kind == "2d" else "vanilla", "yes" if position else "none", correction)
             rows.append([*names, number(error, 5), measured(variant), _count(variant)])
         columns = ["scan", "positional encoding", "correction", "published", "measured", "n"]
-        notes = ["Relative L2 error on the test split, mean ± standard deviation over n seeds; the smallest is bold."]
-        notes += protocol_notes(used)
+        notes = error_notes(used) + protocol_notes(used)
         tables.append(
             Table(f"ablation_{problem}", f"Ablation on {TITLES[problem]}", columns, rows, notes).with_best([3, 4])
         )
@@ -138,7 +150,7 @@ def efficiency_tables(variants: Sequence[Variant]) -> list[Table]:
             "Seconds of one pass over the training and the test split, without the first epoch; the peak memory of "
             "the training process, on the GPU where there is one. The paper does not say what its memory counts.",
             f"Published on one Quadro RTX 8000; measured on: {', '.join(places) or 'nothing yet'}.",
-            *protocol_notes([v for v in variants if v.problem == problem], of_cost=True),
+            *protocol_notes([v for v in variants if v.benchmark == problem], of_cost=True),
         ]
         title = f"Efficiency on {TITLES[problem]}"
         made = Table(f"efficiency_{problem}", title, [*columns, "n"], rows, notes).with_best(range(1, 7))

@@ -76,15 +76,13 @@ ABLATION: dict[str, dict[tuple[str, bool, str], float]] = {
 # Table "Results on ImageNet-100 classification": correction in VMamba -> top-1 accuracy in percent
 IMAGENET_100 = {"none": 90.90, "0011": 91.12, "0111": 90.90}
 
-# What a run must match for its number to stand beside the published one, in words and as data: points a side, training
-# samples, epochs, batch size, learning rate, weight of the gradient loss.
+# What the published numbers were made with, in words; published_settings.py has all of it as data.
 PROTOCOL = {
     "darcy": "85 x 85, 1000 training samples, 500 epochs",
     "navier_stokes": "64 x 64, 1000 training samples, 500 epochs",
 }
-_PROTOCOL = {"darcy": (85, 1000, 500, 4, 3e-4, 0.1), "navier_stokes": (64, 1000, 500, 2, 3e-4, 0.0)}
 
-_WEIGHT_DECAY = 1e-5
+# Its own scripts.
 PUBLISHED_TRANSOLVER: dict[str, dict[str, Any]] = {
     "darcy": {"depth": 8, "embedding": 128, "heads": 8, "slices": 64, "mlp_ratio": 1.0, "reference": 8},
     "navier_stokes": {"depth": 8, "embedding": 256, "heads": 8, "slices": 32, "mlp_ratio": 1.0, "reference": 8},
@@ -149,35 +147,3 @@ def published_for(problem: str, model: Mapping[str, Any]) -> float | None:
 def problem_of_recipe(recipe: Recipe) -> str:
     """Of a recipe whose data is not here to tell: the paper's recipes go by the name of their problem."""
     return recipe.name if recipe.name in PROTOCOL else ""
-
-
-def differences(
-    problem: str, recipe: Recipe, grid: tuple[int, int] | None, train_samples: int | None, of_cost: bool = False
-) -> list[str]:
-    """How a run differs from what the published number was made with, as far as it can be told; `of_cost`: only in
-    what the time of an epoch depends on."""
-    if problem not in _PROTOCOL:
-        return [f"the paper has no problem {problem!r}"] if problem else ["the problem is not known"]
-    side, samples, epochs, batch, lr, gradient_weight = _PROTOCOL[problem]
-    training = recipe.training
-    found = [f"{training.epochs} of {epochs} epochs"] if training.epochs != epochs and not of_cost else []
-    if grid is None or train_samples is None:
-        found.append("data not at hand: its grid and samples are not checked")
-    else:
-        found += [f"{train_samples} of {samples} training samples"] if train_samples != samples else []
-        found += [f"{grid[0]} x {grid[1]} points, not {side} x {side}"] if grid != (side, side) else []
-    found += [f"batch {training.batch_size}, not {batch}"] if training.batch_size != batch else []
-    found += [f"lr {training.lr:g}, not {lr:g}"] if training.lr != lr and not of_cost else []
-    if training.weight_decay != _WEIGHT_DECAY and not of_cost:
-        found.append(f"weight decay {training.weight_decay:g}, not {_WEIGHT_DECAY:g}")
-    weight = recipe.loss.gradient_weight
-    found += [f"gradient loss {weight:g}, not {gradient_weight:g}"] if weight != gradient_weight else []
-    model = recipe.model.model_dump(mode="json")
-    if model["name"] == "geomano":
-        for key, paper in zip(("depth", "embedding", "dstate"), PUBLISHED_SIZE[problem], strict=True):
-            found += [f"{key} {model[key]}, not {paper}"] if model[key] != paper else []
-        found += [f"expand {model['expand']}, not 1"] if model["expand"] != 1 else []
-        found += [f"encoder {model['encoder']} with patch {model['patch']}"] if model["encoder"] != "pointwise" else []
-    if model["name"] == "transolver" and model != {"name": "transolver", **PUBLISHED_TRANSOLVER[problem]}:
-        found.append("Transolver of another configuration than published")
-    return found

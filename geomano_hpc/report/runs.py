@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from geomano_hpc.config import DataConfig, Recipe
-from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.launch.manifest import read_manifest
 from geomano_hpc.launch.status import RunStatus, study_status
 from geomano_hpc.launch.study import word_of
-from geomano_hpc.report.published import differences, problem_of_recipe
+from geomano_hpc.report.data_facts import DataFacts, data_facts
+from geomano_hpc.report.protocol import differences
+from geomano_hpc.report.published import PROTOCOL, problem_of_recipe
 from geomano_hpc.training.records.run_folder import RunFolder
 
 
@@ -76,7 +77,7 @@ class Variant:
     label: str
     runs: list[Run]
     values: dict[str, Any]  # of the keys that vary between variants
-    data: "DataFacts" = field(compare=False)
+    stored: DataFacts = field(compare=False)  # as the recipe's data is found now
     repeated: list[Run] = field(default_factory=list)  # with recipe and seed of one of `runs`: they do not count
 
     @property
@@ -89,24 +90,42 @@ class Variant:
 
     @property
     def problem(self) -> str:
-        told = next((str(run.result["problem"]) for run in self.runs if run.result and "problem" in run.result), "")
-        return told or self.data.problem or problem_of_recipe(self.recipe)
+        return self.data.problem or problem_of_recipe(self.recipe)
+
+    @property
+    def benchmark(self) -> str | None:
+        """The problem of the paper that it was trained on; None for any other one, which is not compared with it."""
+        protocol = self.data.protocol if self.data.problem else problem_of_recipe(self.recipe)
+        return protocol if protocol in PROTOCOL else None
+
+    @cached_property
+    def data(self) -> DataFacts:
+        return self.stored.with_results(self.results)
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        return [run.result for run in self.runs if run.result]
 
     @cached_property
     def error(self) -> Spread:
         return Spread([run.error for run in self.runs if run.result])
 
     @cached_property
+    def errors_by_field(self) -> dict[str, Spread]:
+        """Of each target field, where there are several."""
+        found = [fields for result in self.results if len(fields := result.get("rel_l2_by_field") or {}) > 1]
+        names = dict.fromkeys(name for fields in found for name in fields)
+        return {name: Spread([float(fields[name]) for fields in found if name in fields]) for name in names}
+
+    @cached_property
     def train_seconds(self) -> Spread:
         """Of an epoch."""
-        found = [run.result for run in self.runs if run.result and "train_seconds" in run.result]
+        found = [result for result in self.results if "train_seconds" in result]
         return Spread([result["train_seconds"] / result["epochs"] for result in found])
 
     @property
     def parameters(self) -> int | None:
-        return next(
-            (int(run.result["parameters"]) for run in self.runs if run.result and "parameters" in run.result), None
-        )
+        return next((int(result["parameters"]) for result in self.results if "parameters" in result), None)
 
     @property
     def unfinished(self) -> list[Run]:
@@ -114,36 +133,13 @@ class Variant:
 
     @cached_property
     def differences(self) -> list[str]:
-        """How it was trained otherwise than the paper says; empty for the paper's own protocol."""
-        return differences(self.problem, self.recipe, self.data.grid, self.data.train_samples)
+        """How it was trained otherwise than its row of the paper, if it is of one of the paper's problems."""
+        return [] if self.benchmark is None else differences(self.benchmark, self.recipe, self.data)
 
     @cached_property
     def cost_differences(self) -> list[str]:
         """The same for its seconds and its memory, which epochs and learning rate do not change."""
-        return differences(self.problem, self.recipe, self.data.grid, self.data.train_samples, of_cost=True)
-
-
-@dataclass(frozen=True)
-class DataFacts:
-    """What is known of a variant's data without its run: from the store if it is here, or from how it is made."""
-
-    problem: str = ""
-    grid: tuple[int, int] | None = None
-    train_samples: int | None = None
-
-
-def data_facts(data: DataConfig) -> DataFacts:
-    if data.store.is_dir():
-        try:
-            store = open_store(data.store)
-            _, height, width, _ = store.array("input").shape
-            return DataFacts(store.card.problem, (height, width), data.train_samples or store.card.train_samples)
-        except GeomanoError:
-            pass  # broken or of another time: the report says that the data was not checked
-    if data.generate is not None:
-        samples = data.train_samples or data.generate.train_samples
-        return DataFacts(data.generate.problem, data.generate.kept_points, samples)
-    return DataFacts(train_samples=data.train_samples)
+        return [] if self.benchmark is None else differences(self.benchmark, self.recipe, self.data, of_cost=True)
 
 
 def names_of(studies: Sequence[Path]) -> list[str]:

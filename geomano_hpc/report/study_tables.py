@@ -4,24 +4,26 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from geomano_hpc.report.paper_tables import measured, protocol_notes
+from geomano_hpc.report.paper_tables import error_notes, measured, protocol_notes
 from geomano_hpc.report.published import published_for
-from geomano_hpc.report.runs import Run, Variant
+from geomano_hpc.report.runs import Run, Spread, Variant
 from geomano_hpc.report.table import Cell, Table, number
 from geomano_hpc.training.records.run_state import ACTIVE, TO_RETRY, State
 
 
 def variants_table(study: str, variants: Sequence[Variant]) -> Table:
+    fields = list(dict.fromkeys(name for variant in variants for name in variant.errors_by_field))
     rows = []
     for variant in variants:
         counts = Counter(run.status.state for run in variant.unfinished)
         missing = ", ".join(f"{count} {state}" for state, count in counts.items())
-        paper = published_for(variant.problem, variant.model) if variant.problem else None
+        paper = published_for(variant.benchmark, variant.model) if variant.benchmark else None
         parameters = variant.parameters
         rows.append(
             [
                 Cell(variant.label),
                 measured(variant),
+                *(_error_of_field(variant, name) for name in fields),
                 number(paper, 5),
                 Cell(str(variant.error.n), variant.error.n),
                 Cell(missing or "-", sum(counts.values())),
@@ -29,10 +31,14 @@ def variants_table(study: str, variants: Sequence[Variant]) -> Table:
                 number(variant.train_seconds.mean, 2),
             ]
         )
-    columns = ["variant", "rel-L2", "paper", "n", "without result", "parameters", "s/epoch"]
-    notes = ["Relative L2 error on the test split, mean ± standard deviation over n seeds; the smallest is bold."]
-    table = Table("variants", f"{study}: all variants", columns, rows, notes + protocol_notes(variants))
-    return table.with_best([1])
+    columns = ["variant", "rel-L2", *fields, "paper", "n", "without result", "parameters", "s/epoch"]
+    notes = error_notes(variants) + protocol_notes(variants)
+    return Table("variants", f"{study}: all variants", columns, rows, notes).with_best(range(1, 2 + len(fields)))
+
+
+def _error_of_field(variant: Variant, name: str) -> Cell:
+    spread = variant.errors_by_field.get(name, Spread([]))
+    return Cell(spread.in_words(), spread.mean)
 
 
 def scalability_table(name: str, variants: Sequence[Variant]) -> Table:

@@ -15,7 +15,6 @@ from geomano_hpc.launch import Study, load_study, plan
 from geomano_hpc.report import study_report
 from geomano_hpc.report.estimate import estimate
 from geomano_hpc.report.figures import MOST_CURVES
-from geomano_hpc.report.published import differences
 from geomano_hpc.report.runs import read_runs, variants_of
 from geomano_hpc.report.study_report import Report, make_report, write_report
 from geomano_hpc.report.table import Cell, Table
@@ -71,7 +70,9 @@ def test_report_says_what_was_not_run(folders: Path) -> None:
     assert report.facts[0] == "3 of 4 runs are done; 1 pending: listed at the end"
     assert table(report, "variants")[1] == ["depth 2", "0.25000 †", "-", "1", "1 pending", "20", "-"]
     assert table(report, "without_result") == [["depth-2_seed-1", "pending", "0/3", "", ""]]
-    assert "3 of 500 epochs; 10 of 1000 training samples; 9 x 9 points, not 85 x 85" in notes(report, "variants")
+    assert "10 of 1000 training samples; 4 of 200 test samples; 9 x 9 points, not 85 x 85; 3 of 500 epochs" in notes(
+        report, "variants"
+    )
 
 
 def test_ablation_has_every_row_of_the_paper_beside_what_was_measured(tmp_path: Path) -> None:
@@ -91,7 +92,9 @@ def test_ablation_has_every_row_of_the_paper_beside_what_was_measured(tmp_path: 
     assert without[0][4].endswith("logs/train.log")
 
 
-def test_measured_number_is_marked_only_where_the_protocol_differs(tmp_path: Path, darcy_store: Path) -> None:
+def test_measured_number_is_marked_only_where_the_protocol_differs(
+    tmp_path: Path, darcy_store: Path, full_stores: dict[str, Path]
+) -> None:
     exact = Study(name="s", recipe="darcy", set={"data.store": str(tmp_path / "gone.zarr")}, seeds=[0])
     write_study(exact, tmp_path / "s")
     (variant,) = variants_of(read_runs([tmp_path / "s"]))
@@ -99,22 +102,26 @@ def test_measured_number_is_marked_only_where_the_protocol_differs(tmp_path: Pat
     small = Study(name="t", recipe="darcy", set={"data.store": str(darcy_store)}, seeds=[0])
     write_study(small, tmp_path / "t")
     (variant,) = variants_of(read_runs([tmp_path / "t"]))
-    assert variant.differences == ["10 of 1000 training samples", "9 x 9 points, not 85 x 85"]
-    other = {"model.expand": 2, "training.weight_decay": 0.1}
-    (run,) = plan(Study(name="v", recipe="darcy", set=other, seeds=[0]))
-    assert differences("darcy", run.recipe, (85, 85), 1000) == ["weight decay 0.1, not 1e-05", "expand 2, not 1"]
-    shallow = {"model.name": "transolver", "model.depth": 1}
-    (run,) = plan(Study(name="w", recipe="darcy", set=shallow, seeds=[0]))
-    assert differences("darcy", run.recipe, (85, 85), 1000) == ["Transolver of another configuration than published"]
-    how = {"problem": "darcy", "train_samples": 1000, "test_samples": 200, "grid": 421, "stride": 5}
-    made = {"data.store": str(tmp_path / "none.zarr"), "data.generate": how}
-    write_study(Study(name="u", recipe="darcy", set=made, seeds=[0, 1]), tmp_path / "u")
+    assert variant.differences == [
+        "data generated, not the benchmark's files",
+        "stride 2, not 5",
+        "10 of 1000 training samples",
+        "4 of 200 test samples",
+        "9 x 9 points, not 85 x 85",
+    ]
+    whole: dict[str, Any] = {"data.store": str(full_stores["darcy"])}
+    rows = [{"model.name": "geomano"}, {"model.name": "transolver", "training.lr": 1e-3}, {"model.name": "fno"}]
+    study = Study.model_validate({"name": "u", "recipe": "darcy", "set": whole, "rows": rows, "seeds": [0, 1]})
+    write_study(study, tmp_path / "u")
     report = make_report([tmp_path / "u"], tables=["main"], with_figures=False)
-    rows = {row[0]: row[1:] for row in table(report, "main")}
-    assert rows["GeoMaNO"] == ["**0.0036**", "0.01050 ± 0.00071", "2 of 2"]
-    assert rows["Transolver"] == ["0.0057", "not run", "-"]
-    assert len(rows) == 15
-    assert "†" not in notes(report, "main")
+    measured = {row[0]: row[1:] for row in table(report, "main")}
+    assert measured["GeoMaNO"] == ["**0.0036**", "**0.01050 ± 0.00071**", "2 of 2"]
+    assert measured["Transolver"] == ["0.0057", "0.01250 ± 0.00071", "2 of 2"]
+    assert measured["FNO"] == ["0.0108", "0.01450 ± 0.00071 †", "2 of 2"]
+    assert measured["LSM"] == ["0.0065", "not run", "-"]
+    assert len(measured) == 15
+    (note,) = (note for note in notes(report, "main").splitlines() if note.startswith("†"))
+    assert "FNO of the package neuraloperator" in note
 
 
 def test_main_table_of_two_studies_has_both_problems(tmp_path: Path) -> None:
