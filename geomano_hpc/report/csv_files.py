@@ -13,11 +13,15 @@ from geomano_hpc.report.runs import Run, Spread, Variant
 if TYPE_CHECKING:
     from geomano_hpc.report.study_report import Report
 
+_OF_FIELD = "rel_l2:"
+
 
 def runs_csv(variants: Sequence[Variant]) -> str:
     """One row per run, finished or not, also of runs that repeat another one."""
     varied = _varied(variants)
-    return _csv(_row_of_run(run, one, varied) for one in variants for run in (*one.runs, *one.repeated))
+    runs = [(one, run) for one in variants for run in (*one.runs, *one.repeated)]
+    errors = _further_errors([run for _, run in runs])
+    return _csv(_row_of_run(run, one, varied, errors) for one, run in runs)
 
 
 def variants_csv(variants: Sequence[Variant]) -> str:
@@ -26,8 +30,18 @@ def variants_csv(variants: Sequence[Variant]) -> str:
     return _csv(_row_of_variant(variant, varied) for variant in variants)
 
 
-def _row_of_run(run: Run, variant: Variant, varied: Sequence[str]) -> dict[str, Any]:
+def _further_errors(runs: Sequence[Run]) -> list[str]:
+    """Columns that only some runs have: the error of each target field, and that of the validation split."""
+    results = [run.result for run in runs if run.result]
+    found = [fields for result in results if len(fields := result.get("rel_l2_by_field") or {}) > 1]
+    names = dict.fromkeys(f"{_OF_FIELD}{name}" for fields in found for name in fields)
+    judged = any(result.get("validation_rel_l2") is not None for result in results)
+    return [*names, *(["validation_rel_l2"] if judged else [])]
+
+
+def _row_of_run(run: Run, variant: Variant, varied: Sequence[str], errors: Sequence[str]) -> dict[str, Any]:
     result = run.result or {}
+    by_field = {f"{_OF_FIELD}{name}": error for name, error in (result.get("rel_l2_by_field") or {}).items()}
     epochs, seconds = result.get("epochs"), result.get("train_seconds")
     return {
         "study": run.study,
@@ -39,6 +53,7 @@ def _row_of_run(run: Run, variant: Variant, varied: Sequence[str]) -> dict[str, 
         **{key: variant.values.get(key) for key in varied},
         "epochs": epochs if run.result else run.status.epoch,
         "rel_l2": result.get("rel_l2"),
+        **{name: by_field.get(name, result.get(name)) for name in errors},
         "best_rel_l2": result.get("best_rel_l2"),
         "parameters": result.get("parameters"),
         "train_seconds": seconds,

@@ -65,7 +65,8 @@ def _style(name: str) -> Iterator[None]:
 
 def loss_curves(variants: Sequence[Variant]) -> Any:
     """A colour for each of the best variants and a line for each seed; of a single variant a colour for each seed."""
-    figure, (training, test) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharex=True)
+    figure, (training, judged) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharex=True)
+    splits: dict[str, None] = {}
     for number, variant in enumerate(variants):
         for seed, run in enumerate(variant.runs):
             lines = run.folder.metrics()
@@ -75,12 +76,14 @@ def loss_curves(variants: Sequence[Variant]) -> Any:
             colour = f"C{seed if alone else number}"
             label = f"seed {run.recipe.training.seed}" if alone else (variant.label if not seed else None)
             style = {"color": colour, "label": label, "alpha": 0.9 if alone else 0.7, "linewidth": 1.3}
-            evaluated = [line for line in lines if line["test_rel_l2"] is not None]
-            for axes, key, points in ((training, "train_loss", lines), (test, "test_rel_l2", evaluated)):
+            split, evaluated = _evaluated(lines)
+            splits |= {split: None} if evaluated else {}
+            for axes, key, points in ((training, "train_loss", lines), (judged, f"{split}_rel_l2", evaluated)):
                 thin = points[:: max(1, len(points) // _POINTS)]
                 marker = "o" if len(points) == 1 else None
                 axes.plot([line["epoch"] for line in thin], [line[key] for line in thin], marker=marker, **style)
-    for axes, title in ((training, "training loss per sample"), (test, "test relative L2 error")):
+    of_what = " and ".join(splits or ["test"])
+    for axes, title in ((training, "training loss per sample"), (judged, f"{of_what} relative L2 error")):
         axes.set(title=title, xlabel="epoch", yscale="log")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _plain_log(axes)
@@ -94,6 +97,16 @@ def loss_curves(variants: Sequence[Variant]) -> Any:
             frameon=False,
         )
     return figure
+
+
+def _evaluated(lines: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """The split that a run was judged on while it trained, and the lines that say so; with a validation split the test
+    split may be judged only once, after the last epoch."""
+    found = {
+        split: [line for line in lines if line.get(f"{split}_rel_l2") is not None] for split in ("test", "validation")
+    }
+    split = max(found, key=lambda split: len(found[split]))  # the first of equals
+    return split, found[split]
 
 
 def scalability_curves(curves: dict[str, Sequence[Variant]]) -> Any:
