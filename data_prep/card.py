@@ -1,15 +1,11 @@
-"""Describe a prepared store: its card in words, and a picture of a few samples."""
+"""Describe a prepared store in words and for programs."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from geomano_hpc.atomic import replacing
-from geomano_hpc.data_prep.store import ARRAYS, Store, open_store
-
-_SAMPLES_SHOWN = 4
-_FRAMES_SHOWN = 4
+from geomano_hpc.data_prep.store import FRAMES, Store, open_store
+from geomano_hpc.data_prep.store_card import Field
 
 
 def facts(path: Path) -> dict[str, Any]:
@@ -22,9 +18,18 @@ def facts(path: Path) -> dict[str, Any]:
         "format": card.format,
         "problem": card.problem,
         "kind": card.kind,
-        "train_samples": card.train_samples,
-        "test_samples": card.test_samples,
-        "arrays": {name: _array(store, name) for name in ARRAYS},
+        "protocol": card.protocol,
+        **{f"{name}_samples": size for name, size in card.splits.items()},
+        "splits": card.splits,
+        "inputs": [asdict(field) for field in card.inputs],
+        "targets": [asdict(field) for field in card.targets],
+        "statics": [asdict(field) for field in card.statics],
+        "constants": [asdict(field) for field in card.constants],
+        "grid": [asdict(axis) for axis in card.axes],
+        "windows": None if card.windows is None else asdict(card.windows),
+        "time": card.time,
+        "normalised": card.normalised,
+        "arrays": {name: _array(store, name) for name in store.arrays},
         "bytes": sum(sizes),
         "files": len(sizes),
         "sources": origin["sources"],
@@ -37,29 +42,45 @@ def facts(path: Path) -> dict[str, Any]:
 
 
 def _array(store: Store, name: str) -> dict[str, Any]:
-    array, normaliser = store.array(name), store.card.normalisers[name]
+    array = store.array(name)
     return {
         "shape": array.shape,
         "dtype": str(array.dtype),
         "samples_per_shard": 1 if array.shards is None else array.shards[0],
-        "mean": normaliser.mean,
-        "std": normaliser.std,
     }
 
 
 def describe(path: Path) -> dict[str, str]:
     """The store's card in words."""
-    known = facts(path)
+    known, card = facts(path), open_store(path).card
+    what = "trajectories" if FRAMES in known["arrays"] else "samples"
+    protocol = ", as the benchmark has it" if card.protocol else ""
     lines = {
         "store": f"{path} (format {known['format']})",
-        "problem": f"{known['problem']} ({known['kind']})",
-        "samples": f"{known['train_samples']} train, {known['test_samples']} test",
+        "problem": f"{card.problem} ({card.kind}{protocol})",
+        what: ", ".join(f"{size} {name}" for name, size in card.splits.items()),
     }
+    if card.kind == "steady":
+        lines |= {f"input {field.name}": _statistics(field) for field in card.inputs}
+        lines |= {f"target {field.name}": _statistics(field) for field in card.targets}
+    else:
+        lines |= {f"field {field.name}": _statistics(field) for field in card.targets}
+        lines |= {f"static {field.name}": _statistics(field) for field in card.statics}
+    lines |= {f"constant {field.name}": _statistics(field) for field in card.constants}
+    if not card.normalised:
+        lines["normalised"] = "no" + (", as in the benchmark's protocol" if card.protocol else "")
+    for axis in card.axes:
+        place = "" if axis.spacing is None else f" from {axis.start:.6g} in steps of {axis.spacing:.6g} {axis.units}".rstrip()
+        lines[f"axis {axis.name}"] = f"{axis.points} points{place}, boundary {axis.boundary}"
+    if card.windows is not None:
+        step = "" if card.time["step"] is None else f", a step is {card.time['step']:.6g} {card.time['units']}".rstrip()
+        lines["windows"] = (
+            f"{card.windows.frames_in} frames given, {card.windows.frames_out} predicted; {len(card.windows.starts)} in "
+            f"the {card.windows.frames} frames of a trajectory{step}"
+        )
     for name, array in known["arrays"].items():
-        lines[name] = (
-            f"{' x '.join(map(str, array['shape'][1:]))} (x, y, channel), {array['dtype']}, "
-            f"{array['samples_per_shard']} samples a shard; "
-            f"normalised by mean {array['mean']:.6g}, std {array['std']:.6g}"
+        lines[f"array {name}"] = (
+            f"{' x '.join(map(str, array['shape']))}, {array['dtype']}, {array['samples_per_shard']} a shard"
         )
     lines["size"] = f"{known['bytes'] / 1e6:.1f} MB in {known['files']} files"
     for source in known["sources"]:
@@ -75,62 +96,6 @@ def describe(path: Path) -> dict[str, str]:
     return lines
 
 
-def draw(path: Path, out: Path) -> None:
-    """A picture of a few samples of both splits: the input above the target. Of a rollout, frames of time."""
-    from matplotlib.figure import Figure
-
-    store = open_store(path)
-    train, test = store.card.train_samples, store.card.test_samples
-    numbers = sorted({*np.linspace(0, train - 1, min(train, _SAMPLES_SHOWN - 1), dtype=int).tolist(), train})
-    assert test > 0
-    panels = _frames(store, numbers) if store.card.kind == "rollout" else _pairs(store, numbers)
-    rows, columns = len(panels), len(panels[0])
-    line = store.array("input").shape[1] == 1
-    figure = Figure(figsize=(2.5 * columns + 0.6, (1.7 if line else 2.6) * rows + 0.5), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for row, (row_axes, row_panels) in enumerate(zip(axes, panels, strict=True)):
-        low = min(float(values.min()) for _, values in row_panels)
-        high = max(float(values.max()) for _, values in row_panels)
-        for column, (axis, (title, values)) in enumerate(zip(row_axes, row_panels, strict=True)):
-            if line:
-                axis.plot(values[0], linewidth=1.2)
-                axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
-                axis.tick_params(labelsize=7, labelleft=column == 0, labelbottom=row == rows - 1)
-                axis.grid(alpha=0.3)
-            else:
-                image = axis.imshow(values.T, origin="lower", cmap="viridis", vmin=low, vmax=high)
-                axis.set_xticks([])
-                axis.set_yticks([])
-            axis.set_title(title, fontsize=9)
-        if not line:
-            figure.colorbar(image, ax=list(row_axes), shrink=0.85, pad=0.01).ax.tick_params(labelsize=7)
-    figure.suptitle(f"{path.name}: {store.card.problem}, {train} train, {test} test", fontsize=10)
-    with replacing(out) as temporary:
-        figure.savefig(temporary, dpi=110, format="png")
-
-
-Panel = tuple[str, Any]
-
-
-def _split_of(store: Store, number: int) -> str:
-    return f"train {number}" if number < store.card.train_samples else f"test {number - store.card.train_samples}"
-
-
-def _pairs(store: Store, numbers: list[int]) -> list[list[Panel]]:
-    return [
-        [(f"{name}, {_split_of(store, n)}", store.read(name, slice(n, n + 1))[0, ..., 0]) for n in numbers]
-        for name in ARRAYS
-    ]
-
-
-def _frames(store: Store, numbers: list[int]) -> list[list[Panel]]:
-    """A row for each of two samples, one of each split: some of the given frames, then some of those to predict."""
-    rows = []
-    for number in (numbers[0], numbers[-1]):
-        row: list[Panel] = []
-        for name, first in (("input", 0), ("target", store.array("input").shape[-1])):
-            values = store.read(name, slice(number, number + 1))[0]
-            shown = np.linspace(0, values.shape[-1] - 1, min(values.shape[-1], _FRAMES_SHOWN // 2), dtype=int)
-            row += [(f"{_split_of(store, number)}, {name}, frame {first + k}", values[..., k]) for k in shown.tolist()]
-        rows.append(row)
-    return rows
+def _statistics(field: Field) -> str:
+    units = f" {field.units}" if field.units else ""
+    return f"mean {field.mean:.6g}, std {field.std:.6g}{units}"

@@ -6,9 +6,10 @@ is complete; what a killed conversion left there is used by the next one. The re
 """
 
 import contextlib
+import hashlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,13 +21,15 @@ from geomano_hpc import __version__
 from geomano_hpc.atomic import sha256
 from geomano_hpc.data_prep.finish import finish
 from geomano_hpc.data_prep.generate import provenance
+from geomano_hpc.data_prep.open_fields import Opened, open_fields
 from geomano_hpc.data_prep.problems import Problem
 from geomano_hpc.data_prep.ranks import Communicator, SingleProcess, together
-from geomano_hpc.data_prep.raw_fields import RawFields, open_fields
+from geomano_hpc.data_prep.raw_fields import Bad, RawFields
 from geomano_hpc.data_prep.readers.variable import BLOCK_BYTES
 from geomano_hpc.data_prep.shards import Shard, samples_per_shard, shards_of, write_shard
-from geomano_hpc.data_prep.statistics import Moments, moments
-from geomano_hpc.data_prep.store import ARRAYS, open_store
+from geomano_hpc.data_prep.sources import Source
+from geomano_hpc.data_prep.statistics import moments
+from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.data_prep.unfinished import Unfinished
 from geomano_hpc.errors import DataError
 from geomano_hpc.progress import progress
@@ -35,53 +38,63 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Fields:
-    """Input and target of the same samples."""
+class Converted:
+    made: bool  # False: the same store was there already
+    used: list[str]  # what is used of what is there, in words
+    unused: list[str]  # variables of the raw files that nothing asks for
 
-    input: np.ndarray
-    target: np.ndarray
 
+def convert(
+    sources: Sequence[Path],
+    problem: Problem,
+    out: Path,
+    world: Communicator | None = None,
+    roles: Sequence[str] = (),
+) -> Converted:
+    """Write the store. Where the same one is already there it is left; another one there is an error.
 
-def convert(sources: Sequence[Path], problem: Problem, out: Path, world: Communicator | None = None) -> bool:
-    """Write the store. Returns False where the same one is already there; another one there is an error.
-
-    One source: its first samples train, its last samples test. Two sources: the first trains, the second tests.
+    Of the benchmark's problems one source has its first samples train and its last samples test; of two the first
+    trains and the second tests. Otherwise the problem's rule splits the samples of all sources, or `roles` names the
+    split of each source.
     """
     world = world or SingleProcess()
-    fields = together(world, lambda: open_fields(sources, problem))[world.rank]
-    origin = _origin(sources, fields.keys, problem, world)
+    opened = together(world, lambda: open_fields(sources, problem, roles))[world.rank]
+    fields = opened.fields
+    origin = _origin(opened, problem, roles, world)
     work = Unfinished(out)
     if together(world, out.exists)[0]:
         together(world, lambda: _reuse(out, origin, work) if world.rank == 0 else None)
-        return False
+        return Converted(False, fields.used, fields.unused)
     with contextlib.ExitStack() as held:
         together(world, lambda: held.enter_context(work.begin(origin)) if world.rank == 0 else None)
         try:
             together(world, lambda: _rewrite_scattered(fields, work, world))
             records = _write_shards(fields, work, world)
-            together(world, lambda: finish(records, fields, problem, origin, work, out) if world.rank == 0 else None)
+            together(world, lambda: finish(records, opened, origin, work, out) if world.rank == 0 else None)
         except Exception:
             together(world, lambda: work.remove() if world.rank == 0 else None)  # nothing half-written stays behind
             raise
-    return True
+    return Converted(True, fields.used, fields.unused)
 
 
 def same_origin(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two stores hold the same data. The versions that wrote them do not matter."""
-    return {**one, "versions": None} == {**other, "versions": None}
+    """Whether two stores hold the same data. The versions that wrote them do not matter, nor what an older format did
+    not write down."""
+    known = (one.keys() & other.keys()) - {"versions"}
+    return all(one[key] == other[key] for key in known)
 
 
-def read_fields(sources: Sequence[Path], problem: Problem) -> Fields:
-    """What a store of these sources would hold, in memory."""
-    fields = open_fields(sources, problem)
+def read_fields(sources: Sequence[Path], problem: Problem, roles: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """What the arrays of a store of these sources would hold, in memory."""
+    fields = open_fields(sources, problem, roles).fields
     with TemporaryDirectory() as folder:
         for one in fields.scattered():
             one.rewrite(Path(folder))
         values = {}
-        for name in ARRAYS:
-            values[name], bad = fields.read(name, 0, fields.shape(name)[0], Path(folder))
+        for name, shape in fields.shapes().items():
+            values[name], bad = fields.read(name, 0, shape[0], Path(folder))
             _refuse_not_finite(bad)
-    return Fields(**values)
+    return values
 
 
 def _reuse(out: Path, origin: dict[str, Any], work: Unfinished) -> None:
@@ -92,35 +105,55 @@ def _reuse(out: Path, origin: dict[str, Any], work: Unfinished) -> None:
     work.remove()  # a conversion that was killed after it had put the store in place
 
 
-def _origin(sources: Sequence[Path], keys: tuple[str, str], problem: Problem, world: Communicator) -> dict[str, Any]:
+def _origin(opened: Opened, asked: Problem, roles: Sequence[str], world: Communicator) -> dict[str, Any]:
     """Where the data came from: enough to make the same store again, and to know it when it is there."""
+    files, problem = opened.files, opened.problem
 
     def describe() -> dict[int, dict[str, Any]]:
-        mine = [number for number in range(len(sources)) if number % world.size == world.rank]
+        mine = [number for number in range(len(files)) if number % world.size == world.rank]
         return {
             number: {
-                "name": sources[number].name,
-                "sha256": sha256(sources[number]),
-                "generation": provenance(sources[number]),
+                "name": files[number].name,
+                "sha256": content_sha256(files[number]),
+                "generation": provenance(files[number]),
             }
             for number in mine
         }
 
     described = {number: one for part in together(world, describe) for number, one in part.items()}
-    if keys != (problem.input_key, problem.target_key) and world.rank == 0:
-        logger.warning(
-            "%s: no %r and %r in it; taking %r and %r", sources[0], problem.input_key, problem.target_key, *keys
-        )
+    if world.rank == 0 and (asked.inputs, asked.targets) != (problem.inputs, problem.targets):
+        logger.warning("%s: no %s in it; taking %s", files[0], _keys_in_words(asked), _keys_in_words(problem))
+    splits = opened.fields.splits
     return {
-        "sources": [described[number] for number in range(len(sources))],
+        "sources": [described[number] for number in range(len(files))],
         "stride": problem.stride,
-        "keys": {"input": keys[0], "target": keys[1]},
+        "keys": {"input": _keys(problem.inputs or problem.targets), "target": _keys(problem.targets)},
         "axes": problem.axes,
         "channel": problem.channel,
-        "frames": {"input": problem.input_frames, "target": problem.target_frames},
-        "samples": {"train": problem.train_samples, "test": problem.test_samples},
+        "frames": {"input": problem.frames_in, "target": problem.frames_out},
+        "samples": {name: len(numbers) for name, numbers in splits.items()},
+        "settings": problem.to_json(),
+        "roles": list(roles),
         "versions": {"geomano_hpc": __version__, **{name: version(name) for name in ("numpy", "zarr", "numcodecs")}},
     }
+
+
+def _keys(sources: Sequence[Source]) -> str | list[str]:
+    keys = [source.key or source.name for source in sources]
+    return keys[0] if len(keys) == 1 else keys
+
+
+def _keys_in_words(problem: Problem) -> str:
+    return " and ".join(repr(source.key) for source in (*problem.inputs, *problem.targets))
+
+
+def content_sha256(path: Path) -> str:
+    """Of a file; of a folder, such as a Zarr store, of the names and contents of its files."""
+    if path.is_file():
+        return sha256(path)
+    listed = sorted(file for file in path.rglob("*") if file.is_file())
+    lines = "".join(f"{file.relative_to(path).as_posix()} {sha256(file)}\n" for file in listed)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def _rewrite_scattered(fields: RawFields, work: Unfinished, world: Communicator) -> None:
@@ -149,16 +182,16 @@ def _write_shards(fields: RawFields, work: Unfinished, world: Communicator) -> d
     found = {file: record for part in together(world, earlier) for file, record in part.items()}
     missing = [shard for shard in shards if found[shard.file] is None]
 
-    def write() -> tuple[dict[str, Any], list[tuple[str, int]]]:
+    def write() -> tuple[dict[str, Any], list[Bad]]:
         records, bad = {}, []
         mine = missing[world.rank :: world.size]
         with progress("convert", len(mine), shown=world.rank == 0) as advance:
             for shard in mine:
-                samples = _Samples(fields, shard, work.spill)
+                samples = _Rows(fields, shard, work.spill)
                 write_shard(work.store / shard.file, samples, samples_per_shard(shapes[shard.array]))
                 record = {
                     "sha256": sha256(work.store / shard.file),
-                    "moments": [asdict(one) for one in samples.moments],
+                    "moments": samples.moments,
                 }
                 bad += samples.bad
                 if not samples.bad:
@@ -175,27 +208,28 @@ def _write_shards(fields: RawFields, work: Unfinished, world: Communicator) -> d
     }
 
 
-class _Samples:
-    """The samples of a shard, read a few at a time; afterwards, their statistics and which of them are not finite."""
+class _Rows:
+    """The rows of a shard, read a few at a time; afterwards, the statistics of each field in each of them, and which
+    samples are not finite."""
 
     def __init__(self, fields: RawFields, shard: Shard, spill: Path) -> None:
         self._fields, self._shard, self._spill = fields, shard, spill
-        self.moments: list[Moments] = []
-        self.bad: list[tuple[str, int]] = []
+        self.moments: list[list[list[float]]] = []  # of each row, of each field
+        self.bad: list[Bad] = []
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        parts = self._fields.parts[self._shard.array]
-        step = max(1, BLOCK_BYTES // max(part.bytes_read_per_sample for part in parts))
-        for start in range(self._shard.start, self._shard.stop, step):
-            stop = min(start + step, self._shard.stop)
-            values, bad = self._fields.read(self._shard.array, start, stop, self._spill)
+        name, stop = self._shard.array, self._shard.stop
+        fields = len(self._fields.arrays[name].fields)
+        step = max(1, BLOCK_BYTES // self._fields.bytes_read_per_row(name))
+        for start in range(self._shard.start, stop, step):
+            values, bad = self._fields.read(name, start, min(start + step, stop), self._spill)
             self.bad += bad
-            for sample in values:
-                self.moments.append(moments(sample))
-                yield sample
+            for row in values:
+                self.moments.append([moments(row[..., one::fields] if fields > 1 else row) for one in range(fields)])
+                yield row
 
 
-def _refuse_not_finite(bad: list[tuple[str, int]]) -> None:
+def _refuse_not_finite(bad: list[Bad]) -> None:
     if not bad:
         return
     where = min(bad)[0]

@@ -1,5 +1,7 @@
 """The last step of a conversion: metadata, splits, statistics, card and manifest, and the store takes its name."""
 
+import logging
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,33 +10,32 @@ import zarr
 from zarr.codecs import Crc32cCodec
 
 from geomano_hpc.atomic import flush, sha256, write_json
-from geomano_hpc.data_prep.problems import Problem
+from geomano_hpc.data_prep.open_fields import Opened
 from geomano_hpc.data_prep.raw_fields import RawFields
 from geomano_hpc.data_prep.shards import create_arrays, shards_of
-from geomano_hpc.data_prep.statistics import Moments, combine
-from geomano_hpc.data_prep.store import ARRAYS, MANIFEST, Normaliser, StoreCard
+from geomano_hpc.data_prep.statistics import combine, moments
+from geomano_hpc.data_prep.store import ARRAYS, CONSTANTS, FRAMES, MANIFEST, STATIC
+from geomano_hpc.data_prep.store_card import Field, StoreCard
 from geomano_hpc.data_prep.unfinished import Unfinished
 from geomano_hpc.errors import DataError
 
+logger = logging.getLogger(__name__)
+
+_LEAST_DEVIATION = 1e-5  # of the mean: float32 has seven digits, and so few are left of what varies
+
 
 def finish(
-    records: dict[str, dict[str, Any]],
-    fields: RawFields,
-    problem: Problem,
-    origin: dict[str, Any],
-    work: Unfinished,
-    out: Path,
+    records: dict[str, dict[str, Any]], opened: Opened, origin: dict[str, Any], work: Unfinished, out: Path
 ) -> None:
-    """`records` is what is known of every shard, by file: its checksum and the statistics of its samples."""
+    """`records` is what is known of every shard, by file: its checksum and the statistics of its rows."""
     for file in [file for file in work.store.rglob("*") if file.is_file()]:
         if file.relative_to(work.store).as_posix() not in records:  # of a conversion that was killed
             file.unlink()
     group = zarr.create_group(work.store, zarr_format=3)
-    create_arrays(group, fields.shapes())
-    _write_splits(group, fields, problem, len(origin["sources"]))
-    sizes = (problem.train_samples, problem.test_samples)
-    card = StoreCard(problem.name, problem.kind, *sizes, _normalisers(records, fields, problem), origin)
-    group.attrs["geomano"] = card.to_json()
+    create_arrays(group, opened.fields.shapes())
+    _write_small_arrays(group, opened.fields)
+    card = _card(records, opened, origin)
+    group.attrs["geomano"] = card.to_json()  # type: ignore[assignment]
     checksums = {file: record["sha256"] for file, record in records.items()}
     files = {file.relative_to(work.store).as_posix(): file for file in work.store.rglob("*") if file.is_file()}
     metadata = {name: sha256(file) for name, file in files.items() if name not in checksums and name != MANIFEST}
@@ -47,37 +48,93 @@ def finish(
     work.remove()
 
 
-def _normalisers(records: dict[str, dict[str, Any]], fields: RawFields, problem: Problem) -> dict[str, Normaliser]:
-    """Mean and standard deviation over the training split; the identity where the benchmark uses none."""
-    if not problem.normalise:
-        return {name: Normaliser(0.0, 1.0) for name in ARRAYS}
-    normalisers = {}
-    for name in ARRAYS:
-        shards = [shard for shard in shards_of(fields.shapes()) if shard.array == name]
-        samples = [Moments(**one) for shard in shards for one in records[shard.file]["moments"]]
-        normalisers[name] = combine(samples[: problem.train_samples])
-        if not normalisers[name].std > 0:
-            raise DataError(f"{name!r} has the same value everywhere in the training split, so it cannot be normalised")
-    return normalisers
+def _card(records: dict[str, dict[str, Any]], opened: Opened, origin: dict[str, Any]) -> StoreCard:
+    problem, raw = opened.problem, opened.fields
+    fields = {name: _fields(records, opened, name) for name in raw.arrays}
+    given, target = (FRAMES, FRAMES) if problem.stores_frames else ARRAYS
+    return StoreCard(
+        problem.name,
+        problem.kind,
+        fields[given],
+        fields[target],
+        {name: len(numbers) for name, numbers in raw.splits.items()},
+        opened.axes,
+        origin,
+        fields.get(STATIC, ()),
+        _constants(opened),
+        raw.windows,
+        opened.time,
+        problem.normalise,
+        problem.protocol,
+    )
 
 
-def _write_splits(group: zarr.Group, fields: RawFields, problem: Problem, sources: int) -> None:
-    """Which samples of the store train and test, and where each of them was in the raw files."""
-    train, test = problem.train_samples, problem.test_samples
-    content = {
-        "train": ("train_sample", np.arange(train)),
-        "test": ("test_sample", np.arange(train, train + test)),
-        "source_file": ("sample", np.repeat([0, sources - 1], [train, test])),
-        "source_sample": ("sample", np.concatenate([part.samples for part in fields.parts["input"]])),
-    }
-    for name, (axis, values) in content.items():
-        array = group.create_array(
-            name,
-            shape=values.shape,
-            dtype="int64",
-            chunks=values.shape,
-            compressors=[Crc32cCodec()],
-            dimension_names=(axis,),
-            config={"write_empty_chunks": True},  # a missing file would read as zeros as well, but not be missed
-        )
-        array[:] = values
+def _fields(records: dict[str, dict[str, Any]], opened: Opened, array: str) -> tuple[Field, ...]:
+    """Mean and standard deviation of each field over the training split; 0 and 1 where nothing is normalised."""
+    raw, units = opened.fields, opened.units
+    names = raw.arrays[array].fields
+    if not opened.problem.normalise:
+        return tuple(Field(name, _units(name, units)) for name in names)
+    shards = [shard for shard in shards_of(raw.shapes()) if shard.array == array]
+    rows = [row for shard in shards for row in records[shard.file]["moments"]]
+    frames = raw.arrays[array].frames
+    chosen = [sample * frames + frame for sample in raw.splits["train"].tolist() for frame in range(frames)]
+    found = []
+    for number, name in enumerate(names):
+        normaliser = combine([rows[row][number] for row in chosen])
+        mean, std = float(normaliser.mean), float(normaliser.std)  # type: ignore[arg-type]
+        if not std > 0:
+            what = array if opened.problem.protocol else name
+            raise DataError(
+                f"{what!r} has the same value everywhere in the training split, so it cannot be normalised; leave it "
+                "out, or give it as --constant"
+            )
+        if std < _LEAST_DEVIATION * abs(mean):
+            logger.warning(
+                "%s varies by %.1e around %.6g: float32 keeps few digits of that; subtract the mean beforehand",
+                name,
+                std,
+                mean,
+            )
+        found.append(Field(name, _units(name, units), mean, std))
+    return tuple(found)
+
+
+def _units(name: str, units: dict[str, str]) -> str:
+    return units.get(name) or units.get(name.partition(".")[0], "")
+
+
+def _constants(opened: Opened) -> tuple[Field, ...]:
+    """One that is the same in all training samples tells a model nothing: it is passed as 0."""
+    raw, found = opened.fields, []
+    for number, constant in enumerate(opened.problem.constants):
+        normaliser = combine([moments(value) for value in raw.constants[raw.splits["train"], number, None]])
+        mean, std = float(normaliser.mean), float(normaliser.std)  # type: ignore[arg-type]
+        if not opened.problem.normalise:
+            mean, std = 0.0, 1.0
+        found.append(Field(constant.name, _units(constant.name, opened.units), mean, std or 1.0))
+    return tuple(found)
+
+
+def _write_small_arrays(group: zarr.Group, raw: RawFields) -> None:
+    """Which samples of the store train, validate and test, where each of them was in the raw files, and constants."""
+    for name, numbers in raw.splits.items():
+        _write(group, name, numbers, "int64", [f"{name}_sample"])
+    _write(group, "source_file", raw.groups, "int64", ["sample"])
+    _write(group, "source_sample", raw.numbers, "int64", ["sample"])
+    if raw.constants.shape[1]:
+        _write(group, CONSTANTS, raw.constants, "float32", ["sample", "constant"])
+
+
+def _write(group: zarr.Group, name: str, values: np.ndarray, dtype: str, axes: Iterable[str]) -> None:
+    shape: Sequence[int] = values.shape
+    array = group.create_array(
+        name,
+        shape=shape,
+        dtype=dtype,
+        chunks=shape,
+        compressors=[Crc32cCodec()],
+        dimension_names=tuple(axes),
+        config={"write_empty_chunks": True},  # a missing file would read as zeros as well, but not be missed
+    )
+    array[:] = values

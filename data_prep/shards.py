@@ -19,7 +19,8 @@ from numcodecs.zstd import Zstd
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
 from geomano_hpc.atomic import replacing
-from geomano_hpc.data_prep.store import ARRAYS, AXES
+from geomano_hpc.data_prep.axes import SPACE
+from geomano_hpc.data_prep.store import FRAMES
 
 SHARD_BYTES = 32 << 20  # of float32, before compression
 MOST_SHARDS = 40  # of an array, so that a store of any size has fewer than 100 files
@@ -48,8 +49,13 @@ def shards_of(shapes: dict[str, tuple[int, ...]]) -> list[Shard]:
         step = samples_per_shard(shape)
         for number, start in enumerate(range(0, shape[0], step)):
             stop = min(start + step, shape[0])
-            found.append(Shard(array, number, start, stop, f"{array}/c/{number}/0/0/0"))
+            found.append(Shard(array, number, start, stop, shard_file(array, number, len(shape))))
     return found
+
+
+def shard_file(array: str, number: int, axes: int) -> str:
+    """Relative to the store; `axes` of the array, all but the first of which are whole in a chunk."""
+    return f"{array}/c/{number}" + "/0" * (axes - 1)
 
 
 def write_shard(path: Path, samples: Iterable[np.ndarray], capacity: int) -> None:
@@ -71,8 +77,7 @@ def write_shard(path: Path, samples: Iterable[np.ndarray], capacity: int) -> Non
 
 def create_arrays(group: zarr.Group, shapes: dict[str, tuple[int, ...]]) -> None:
     """The metadata that goes with the shards."""
-    for name in ARRAYS:
-        shape = shapes[name]
+    for name, shape in shapes.items():
         options: dict[str, Any] = {"serializer": BytesCodec(endian="little")}
         group.create_array(
             name,
@@ -81,6 +86,6 @@ def create_arrays(group: zarr.Group, shapes: dict[str, tuple[int, ...]]) -> None
             chunks=(1, *shape[1:]),
             shards=(samples_per_shard(shape), *shape[1:]),
             compressors=[ZstdCodec(level=ZSTD_LEVEL), Crc32cCodec()],
-            dimension_names=AXES,
+            dimension_names=("frame" if name == FRAMES else "sample", *SPACE[: len(shape) - 2], "channel"),
             **options,
         )

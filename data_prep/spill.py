@@ -1,7 +1,7 @@
 """A variable whose samples lie scattered in its file, rewritten once so that a range of samples can be read.
 
 The variable is read block by block in the order of the file. Of every block the points that are kept are written behind
-each other, as float32 and with the samples first. A range of samples is then one piece of every block. Memory holds a
+each other, as float32 (complex64) and with the samples first. A range of samples is then one piece of every block. Memory holds a
 block, whatever the size of the variable; the disk holds what is kept of it for as long as the conversion runs.
 """
 
@@ -22,7 +22,8 @@ from geomano_hpc.data_prep.readers.variable import BLOCK_BYTES, Variable
 def spill(variable: Variable, axes: Sequence[str], samples: np.ndarray, stride: int, path: Path) -> None:
     """Write what is kept: these samples (ascending) and every `stride`-th point; note which have NaN or Inf in them."""
     sample_axis = list(axes).index("sample")
-    strides = [stride if axis in ("x", "y") else 1 for axis in axes]
+    strides = [stride if axis in ("x", "y", "z") else 1 for axis in axes]
+    dtype = np.dtype(np.complex64 if variable.dtype.kind == "c" else np.float32)
     bad = np.zeros(len(samples), bool)
     index, offset, crc = [], 0, 0
     temporary = path.with_suffix(".partial")
@@ -37,7 +38,7 @@ def spill(variable: Variable, axes: Sequence[str], samples: np.ndarray, stride: 
                 bad[first:last] |= ~np.isfinite(wanted).all(axis=tuple(range(1, wanted.ndim)))
             picks = [_every(part, step) for part, step in zip(where, strides, strict=True)]
             with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which is looked for
-                kept = np.ascontiguousarray(wanted[(slice(None), *_others(picks, sample_axis))], dtype=np.float32)
+                kept = np.ascontiguousarray(wanted[(slice(None), *_others(picks, sample_axis))], dtype=dtype)
             at = [-(-part.start // step) for part, step in zip(where, strides, strict=True)]
             if kept.size:
                 index.append(
@@ -54,7 +55,8 @@ def spill(variable: Variable, axes: Sequence[str], samples: np.ndarray, stride: 
                 crc = google_crc32c.extend(crc, content)
     temporary.replace(path)
     sizes = [-(-size // step) for size, step in zip(variable.shape, strides, strict=True)]
-    known = {"shape": [len(samples), *_others(sizes, sample_axis)], "blocks": index, "crc32c": crc}
+    shape = [len(samples), *_others(sizes, sample_axis)]
+    known = {"shape": shape, "dtype": dtype.str, "blocks": index, "crc32c": crc}
     # Last: a spill without it is not complete.
     write_json(path.with_suffix(".json"), {**known, "bad": np.flatnonzero(bad).tolist()})
 
@@ -81,7 +83,7 @@ class Spilled:
     def __init__(self, path: Path) -> None:
         content = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         self._path, self._blocks = path, content["blocks"]
-        self.shape, self.bad = tuple(content["shape"]), list(content["bad"])
+        self.shape, self.bad, self.dtype = tuple(content["shape"]), list(content["bad"]), np.dtype(content["dtype"])
 
     @staticmethod
     def complete(path: Path) -> bool:
@@ -95,7 +97,8 @@ class Spilled:
         return bool(crc == json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["crc32c"])
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        values = np.empty((stop - start, *self.shape[1:]), np.float32)
+        values = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        size = self.dtype.itemsize
         with self._path.open("rb") as file:
             for block in self._blocks:
                 (first, last), shape = block["samples"], block["shape"]
@@ -103,9 +106,11 @@ class Spilled:
                 if low >= high:
                     continue
                 count = int(np.prod(shape[1:]))
-                piece = os.pread(file.fileno(), (high - low) * count * 4, block["offset"] + (low - first) * count * 4)
+                piece = os.pread(
+                    file.fileno(), (high - low) * count * size, block["offset"] + (low - first) * count * size
+                )
                 where = tuple(slice(at, at + size) for at, size in zip(block["at"], shape[1:], strict=True))
-                values[(slice(low - start, high - start), *where)] = np.frombuffer(piece, np.float32).reshape(
+                values[(slice(low - start, high - start), *where)] = np.frombuffer(piece, self.dtype).reshape(
                     high - low, *shape[1:]
                 )
         return values

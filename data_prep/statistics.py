@@ -6,34 +6,26 @@ Golub and LeVeque (1983), which does not subtract large numbers from each other,
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from geomano_hpc.data_prep.store import Normaliser
+from geomano_hpc.data_prep.store_card import Normaliser
+
+Moments = list[float]  # of a field in one sample: number of values, their mean, sum of squared deviations from it
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Of one sample: the number of its values, their mean, and the sum of the squared deviations from it."""
-
-    count: int
-    mean: float
-    squares: float
-
-
-def moments(sample: np.ndarray) -> Moments:
-    values = sample.astype(np.float64).ravel()
+def moments(values: np.ndarray) -> Moments:
+    values = values.astype(np.float64).ravel()
     mean = float(values.mean())
     with np.errstate(invalid="ignore"):  # a sample with Inf is refused elsewhere
         values -= mean
     np.square(values, out=values)
-    return Moments(values.size, mean, float(values.sum()))  # not np.dot: BLAS adds in an order that depends on threads
+    return [values.size, mean, float(values.sum())]  # not np.dot: BLAS adds in an order that depends on threads
 
 
 def combine(samples: Sequence[Moments]) -> Normaliser:
-    count = sum(one.count for one in samples)
-    mean = math.fsum(one.count * one.mean for one in samples) / count
-    squares = math.fsum(one.squares for one in samples)
-    between = math.fsum(one.count * (one.mean - mean) ** 2 for one in samples)
-    return Normaliser(mean, math.sqrt((squares + between) / count))
+    total = sum(count for count, _, _ in samples)
+    mean = math.fsum(count * mean for count, mean, _ in samples) / total
+    squares = math.fsum(squares for _, _, squares in samples)
+    between = math.fsum(count * (one - mean) ** 2 for count, one, _ in samples)
+    return Normaliser(mean, math.sqrt((squares + between) / total))

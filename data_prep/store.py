@@ -1,81 +1,30 @@
 """The prepared store: what it holds and how it is opened. docs/store.md is its specification.
 
-A store is a Zarr v3 group with two arrays, `input` and `target`, both [sample, x, y, channel] in float32. A chunk is
-one sample; a shard holds many, so that there are few files. The group's attribute `geomano` is the StoreCard. Smaller
-arrays beside them say which samples train and test, and where each was in the raw files.
+A store is a Zarr v3 group. Of a steady problem it has two arrays, `input` and `target`, both [sample, x, y, channel] in
+float32; of a rollout one array `frames` [frame, x, y, channel], the frames of all trajectories behind each other, and
+perhaps `static`. A chunk is one sample or frame; a shard holds many, so that there are few files. The group's attribute
+`geomano` is the StoreCard (store_card.py). Smaller arrays say which samples train, validate and test, where each was in
+the raw files, and what is constant for each.
 """
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import zarr
 
+from geomano_hpc.data_prep.store_card import READABLE, Normaliser, StoreCard
 from geomano_hpc.errors import DataError
 
-FORMAT = 2
-READABLE = (1, 2)  # 1 had only the two arrays
+__all__ = ["ARRAYS", "MANIFEST", "Normaliser", "Store", "StoreCard", "open_store", "read_manifest"]
+
 ARRAYS = ("input", "target")
-AXES = ("sample", "x", "y", "channel")
+FRAMES, STATIC, CONSTANTS = "frames", "static", "constants"
+SPLITS = ("train", "validation", "test")
 MANIFEST = "manifest.json"
-_KEYS = {"kind": "task"}  # of the card, where its key in the store has another name: format 2 called it so
-
-Values = TypeVar("Values", bound=Any)  # a numpy array or a torch tensor
-
-
-@dataclass(frozen=True)
-class Normaliser:
-    """One scalar mean and standard deviation over the training split, as in the benchmark (not per point).
-
-    Examples:
-        >>> from geomano_hpc import Normaliser
-        >>> normaliser = Normaliser(mean=2.0, std=0.5)
-        >>> normaliser.encode(3.0), normaliser.decode(2.0)
-        (2.0, 3.0)
-    """
-
-    mean: float
-    std: float
-
-    def encode(self, field: Values) -> Values:
-        return (field - self.mean) / self.std
-
-    def decode(self, field: Values) -> Values:
-        return field * self.std + self.mean
-
-
-@dataclass(frozen=True)
-class StoreCard:
-    """What a store says of itself."""
-
-    problem: str
-    kind: str
-    train_samples: int
-    test_samples: int
-    normalisers: dict[str, Normaliser]
-    provenance: dict[str, Any]
-    format: int = FORMAT
-
-    def split(self, name: str) -> slice:
-        """Training samples come first, test samples follow."""
-        if name == "train":
-            return slice(0, self.train_samples)
-        assert name == "test"
-        return slice(self.train_samples, self.train_samples + self.test_samples)
-
-    def to_json(self) -> dict[str, Any]:
-        content = asdict(self)
-        return {_KEYS.get(name, name): value for name, value in content.items()}
-
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> "StoreCard":
-        normalisers = {name: Normaliser(**values) for name, values in content["normalisers"].items()}
-        names = {key: name for name, key in _KEYS.items()}
-        fields = {names.get(key, key): value for key, value in content.items()}
-        return StoreCard(**{**fields, "normalisers": normalisers})
 
 
 @dataclass(frozen=True)
@@ -89,6 +38,16 @@ class Store:
         assert isinstance(array, zarr.Array)
         return array
 
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Of fields: a chunk of each is one sample, or one frame."""
+        return tuple(name for name in (*ARRAYS, FRAMES, STATIC) if name in self.group)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Points along each axis of the store; a line is a grid of one row."""
+        return tuple(self.array(self.arrays[0]).shape[1:-1])
+
     def read(self, name: str, samples: slice) -> np.ndarray:
         """Samples of one array. Every chunk carries a checksum: a flipped bit is an error, never a wrong number."""
         try:
@@ -98,6 +57,24 @@ class Store:
                 f"{self.path}: samples {samples.start} to {samples.stop} of {name!r} cannot be read ({error}); "
                 f"`geomano data verify {self.path}` names the bad shard"
             ) from error
+
+    def rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Samples of one array by their numbers, ascending; those that follow each other are read together."""
+        pieces = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+        return np.concatenate([self.read(name, slice(int(piece[0]), int(piece[-1]) + 1)) for piece in pieces])
+
+    def split(self, name: str) -> np.ndarray:
+        """The numbers of the samples of a split; of the trajectories, where frames are stored."""
+        if self.card.format == 1:  # training samples come first
+            first = 0 if name == "train" else self.card.splits["train"]
+            return np.arange(first, first + self.card.splits[name])
+        if name not in self.card.splits:
+            raise DataError(f"{self.path}: has no split {name!r}; there are {', '.join(self.card.splits)}")
+        return np.asarray(self.array(name)[:])
+
+    def constants(self) -> np.ndarray | None:
+        """[sample, constant], or None."""
+        return np.asarray(self.array(CONSTANTS)[:]) if self.card.constants else None
 
     def content_hash(self) -> str:
         """One hash for all the data: of the checksums of the shards. Versions do not matter."""
@@ -127,7 +104,8 @@ def open_store(path: str | Path) -> Store:
     for name in read_manifest(path):
         if not (path / name).is_file():  # Zarr would read it as zeros
             raise DataError(f"{path}: shard {name} is missing; convert the raw file again")
-    return Store(path, group, StoreCard.from_json(content))
+    shapes = {name: group[name].shape for name in ARRAYS if name in group}  # type: ignore[union-attr]
+    return Store(path, group, StoreCard.from_json(content, shapes))
 
 
 def read_manifest(store: Path, part: str = "sha256") -> dict[str, str]:

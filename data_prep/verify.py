@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from geomano_hpc.atomic import sha256
-from geomano_hpc.data_prep.shards import Shard
-from geomano_hpc.data_prep.store import ARRAYS, AXES, MANIFEST, Store, open_store, read_manifest
+from geomano_hpc.data_prep.shards import Shard, shard_file
+from geomano_hpc.data_prep.store import ARRAYS, FRAMES, MANIFEST, STATIC, Store, open_store, read_manifest
 from geomano_hpc.errors import DataError
 from geomano_hpc.progress import progress
 
@@ -28,7 +28,7 @@ def verify(path: Path) -> list[str]:
     """Every problem of the store in one line each; an empty list is a good store."""
     store = open_store(path)
     problems = _check_files(path)
-    for name in ARRAYS:
+    for name in store.arrays:
         wrong = _check_shape(store, name)
         problems += wrong or _check_samples(store, name, problems)
     if store.card.format > 1:
@@ -57,18 +57,32 @@ def _check_files(path: Path) -> list[str]:
 
 
 def _check_shape(store: Store, name: str) -> list[str]:
-    array, samples = store.array(name), store.card.train_samples + store.card.test_samples
-    if array.ndim != len(AXES) or array.shape[0] != samples or array.dtype != np.float32:
+    array, card = store.array(name), store.card
+    rows = sum(card.splits.values()) * (card.windows.frames if name == FRAMES and card.windows else 1)
+    channels = _channels(store, name)
+    if array.ndim != len(store.grid) + 2 or array.shape[0] != rows or array.dtype != np.float32:
         return [
             f"{store.path}: {name!r} has shape {array.shape} and type {array.dtype}, "
-            f"the card says {samples} samples of float32 (x, y, channel)"
+            f"the card says {rows} {'frames' if name == FRAMES else 'samples'} of float32 (grid, channel)"
         ]
-    if array.shape[1:3] != store.array(ARRAYS[0]).shape[1:3]:
-        return [f"{store.path}: {name!r} has another grid than {ARRAYS[0]!r}: {array.shape[1:3]}"]
+    if tuple(array.shape[1:-1]) != store.grid or array.shape[-1] != channels:
+        return [
+            f"{store.path}: {name!r} has {array.shape[1:-1]} points and {array.shape[-1]} channels, the card says "
+            f"{store.grid} and {channels}"
+        ]
     listed = [file for file in read_manifest(store.path) if file.startswith(f"{name}/")]
     if len(listed) != len(_shards(store, name)):
         return [f"{store.path}: {name!r} has {len(_shards(store, name))} shards, the manifest lists {len(listed)}"]
     return []
+
+
+def _channels(store: Store, name: str) -> int:
+    card = store.card
+    fields = {"input": card.inputs, "target": card.targets, FRAMES: card.targets, STATIC: card.statics}[name]
+    frames = 1
+    if card.windows is not None and name in ARRAYS:
+        frames = card.windows.frames_in if name == "input" else card.windows.frames_out
+    return frames * len(fields)
 
 
 def _shards(store: Store, name: str) -> list[Shard]:
@@ -76,7 +90,7 @@ def _shards(store: Store, name: str) -> list[Shard]:
     assert array.shards is not None
     size = array.shards[0]
     return [
-        Shard(name, number, start, min(start + size, array.shape[0]), f"{name}/c/{number}/0/0/0")
+        Shard(name, number, start, min(start + size, array.shape[0]), shard_file(name, number, array.ndim))
         for number, start in enumerate(range(0, array.shape[0], size))
     ]
 
@@ -119,7 +133,7 @@ def _check_shard(store: Store, shard: Shard, seen: _Seen) -> list[str]:
             low, high = float(one.min()), float(one.max())
             if not (math.isfinite(low) and math.isfinite(high)):
                 problems.append(f"{store.path / shard.file}: sample {sample} of {shard.array!r} has NaN or Inf")
-            elif low == high:
+            elif low == high and shard.array in ARRAYS:  # a frame at rest is no fault
                 problems.append(
                     f"{store.path / shard.file}: sample {sample} of {shard.array!r} has the same value everywhere"
                 )
@@ -142,9 +156,12 @@ def _outliers(samples: list[int], sizes: list[float]) -> list[tuple[int, float, 
 
 
 def _check_splits(store: Store) -> list[str]:
+    """Every sample of the store is in one split."""
     problems = []
-    for name in ("train", "test"):
-        expected = store.card.split(name)
-        if not np.array_equal(np.asarray(store.array(name)[:]), np.arange(expected.start, expected.stop)):
-            problems.append(f"{store.path / name}: these are not samples {expected.start} to {expected.stop}")
+    seen = np.concatenate([store.split(name) for name in store.card.splits])
+    for name, size in store.card.splits.items():
+        if len(store.split(name)) != size:
+            problems.append(f"{store.path / name}: has {len(store.split(name))} samples, the card says {size}")
+    if not np.array_equal(np.sort(seen), np.arange(sum(store.card.splits.values()))):
+        problems.append(f"{store.path}: the splits {', '.join(store.card.splits)} do not hold each sample once")
     return problems

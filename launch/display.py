@@ -41,7 +41,8 @@ class Display:
         if is_quiet():
             return
         status = run_status(run)
-        error = "" if status.test_rel_l2 is None else f" rel-L2 {status.test_rel_l2:.4f}"
+        newest = status.test_rel_l2 if status.validation_rel_l2 is None else status.validation_rel_l2
+        error = "" if newest is None else f" rel-L2 {newest:.4f}"
         line = f"{status.name}: {status.state}{error}"
         if self._console.is_terminal:
             self._show(status, error, line)

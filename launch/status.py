@@ -32,6 +32,7 @@ class RunStatus:
     epochs: int
     train_loss: float | None
     test_rel_l2: float | None
+    validation_rel_l2: float | None  # of runs that are judged on such a split
     seconds_left: float | None  # of a run that is training: told from its last epochs
     note: str
     log: Path
@@ -82,7 +83,6 @@ def _state(folder: RunFolder, claimed: bool, job: SlurmJob | None) -> State:
 def _status(folder: RunFolder, claimed: bool, job: SlurmJob | None) -> RunStatus:
     lines = _last_metrics(folder)
     last = lines[-1] if lines else {}
-    evaluated = [line["test_rel_l2"] for line in lines if line.get("test_rel_l2") is not None]
     recipe = folder.recorded_recipe()
     epoch, epochs = last.get("epoch", 0), recipe.training.epochs
     state = _state(folder, claimed, job)
@@ -94,11 +94,17 @@ def _status(folder: RunFolder, claimed: bool, job: SlurmJob | None) -> RunStatus
         epoch,
         epochs,
         last.get("train_loss"),
-        evaluated[-1] if evaluated else None,
+        *(_newest(lines, split) for split in ("test", "validation")),
         _seconds_left(folder, lines, epochs - epoch) if state == "running" else None,
         note,
         log or folder.log_file,
     )
+
+
+def _newest(lines: list[dict[str, Any]], split: str) -> float | None:
+    """The newest error on a split, if an epoch was judged on it."""
+    found = [line[f"{split}_rel_l2"] for line in lines if line.get(f"{split}_rel_l2") is not None]
+    return found[-1] if found else None
 
 
 def _note(folder: RunFolder, state: State, job: SlurmJob | None) -> tuple[str, Path | None]:

@@ -1,29 +1,29 @@
 """`open_dataset`: a split of a store as a torch Dataset.
 
-Axes: S samples of the split, B samples of a batch, H x W grid, C channels (frames of a rollout).
+Axes: B samples of a batch, H x W grid, C channels (of a rollout the fields of each frame, frame by frame).
 """
 
 import operator
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, cast, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from geomano_hpc.data import load_split
-from geomano_hpc.data.engines import SampleReader, choose_engine, open_reader
-from geomano_hpc.data.fields import samples_of
+from geomano_hpc.data import Signature, Split, load_split
+from geomano_hpc.data.engines import choose_engine, open_reader
+from geomano_hpc.data.fields import compose, samples_of
 from geomano_hpc.data.node_memory import free_memory
-from geomano_hpc.data_prep.store import ARRAYS, Normaliser, Store, open_store
+from geomano_hpc.data.stream import DirectRows
+from geomano_hpc.data_prep.store import FRAMES, Normaliser, Store, open_store
 from geomano_hpc.errors import ConfigError
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Loading = Literal["auto", "memory", "stream"]
 
-_SPLITS = ("train", "test")
 _SHARE_OF_FREE_MEMORY = 0.5  # that `auto` may fill
 
 
@@ -36,14 +36,17 @@ class FieldDataset(Dataset[Pair]):
 
     Attributes:
         path: the store
-        split: "train" or "test"
+        split: "train", "validation" (where the store has it) or "test"
         problem: the name of the problem, such as "darcy"
-        kind: "steady" (one field to another) or "rollout" (first frames to the frames that follow)
-        grid: (H, W)
-        in_channels: C of an input; the given frames of a rollout
-        target_channels: C of a target; the frames to predict of a rollout
+        kind: "steady" (fields to other fields) or "rollout" (first frames to the frames that follow)
+        grid: (H, W); of volumes three numbers, and the pairs have an axis more
+        inputs: names of the input's fields; of a rollout those of one frame
+        targets: names of the target's fields; of a rollout those of one frame
+        context: names of what a rollout's input has behind its frames: static fields and constants
+        in_channels: C of an input: the fields of each given frame, frame by frame, then the context
+        target_channels: C of a target: the fields of each frame to predict
         input_normaliser: mean and std of the training inputs, with `encode` and `decode`
-        target_normaliser: the same of the targets
+        target_normaliser: the same of one frame of the targets
         loading: "memory" or "stream"
 
     Examples:
@@ -65,30 +68,30 @@ class FieldDataset(Dataset[Pair]):
         resolution: int | None = None,
     ) -> None:
         store = open_store(path)
-        self._samples = _chosen_samples(store, split, samples)
+        self._rows, self._most = _chosen_samples(store, split, samples), samples
         self.path, self.split = Path(path).absolute(), split
         self.problem, self.kind = store.card.problem, store.card.kind
-        self.input_normaliser: Normaliser = store.card.normalisers["input"]
-        self.target_normaliser: Normaliser = store.card.normalisers["target"]
-        shapes = {name: store.array(name).shape[1:] for name in ARRAYS}
+        known = Signature.of(store.card)
+        self.inputs, self.targets, self.context = known.inputs, known.targets, known.context
+        self.input_normaliser: Normaliser = known.input_normaliser
+        self.target_normaliser: Normaliser = known.target_normaliser
         _check_loading(loading)
         if resolution is not None and loading == "stream":
             raise ConfigError("open_dataset: another resolution is cut out in memory; leave loading='stream' out")
-        size = len(self) * sum(4 * int(np.prod(shape)) for shape in shapes.values())
+        windows = store.card.windows if FRAMES in store.arrays else None
+        frames = 1 if windows is None else windows.frames
+        size = 4 * len(self._rows) * frames * int(np.prod(store.grid)) * (known.in_channels + len(known.targets))
         self.loading = _chosen_loading(loading, size) if resolution is None else "memory"
-        self._held: Pair | None = None  # in memory: [S, H, W, C] each
-        self._readers: list[SampleReader] = []  # streamed: opened by each process for itself
+        self._split: Split | None = None  # streamed: opened by each process for itself
         self._process = 0
         if self.loading == "memory":
-            loaded = load_split(store, split, len(self), resolution)
-            self._held = (cast(torch.Tensor, loaded.input_SHWC), cast(torch.Tensor, loaded.target_SHWC))
-            shapes = {name: tuple(held.shape[1:]) for name, held in zip(ARRAYS, self._held, strict=True)}
-        self._shapes = [shapes[name] for name in ARRAYS]
-        self.grid: tuple[int, int] = (shapes["input"][0], shapes["input"][1])
-        self.in_channels, self.target_channels = int(shapes["input"][2]), int(shapes["target"][2])
+            self._split = load_split(store, split, samples, resolution)
+        self._length = len(self._rows) * (1 if windows is None else len(windows.starts))
+        self.grid: tuple[int, ...] = store.grid if self._split is None else self._split.grid
+        self.in_channels, self.target_channels = known.in_channels, known.target_channels
 
     def __len__(self) -> int:
-        return self._samples.stop - self._samples.start
+        return self._length
 
     def __getitem__(self, index: SupportsIndex | slice | Sequence[int] | torch.Tensor | np.ndarray) -> Pair:
         if isinstance(index, slice):
@@ -101,13 +104,13 @@ class FieldDataset(Dataset[Pair]):
     def __repr__(self) -> str:
         where = "in memory" if self.loading == "memory" else "streamed"
         return (
-            f"FieldDataset({self.problem}, {self.split}: {len(self)} samples, {self.grid[0]} x {self.grid[1]} points, "
+            f"FieldDataset({self.problem}, {self.split}: {len(self)} samples, {' x '.join(map(str, self.grid))} points, "
             f"{self.in_channels} -> {self.target_channels} channels, {where})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
         """Open files stay here: a process that gets the data set opens its own."""
-        return {**self.__dict__, "_readers": [], "_process": 0}
+        return {**self.__dict__, "_process": 0} | ({"_split": None} if self.loading == "stream" else {})
 
     def _numbers(self, index: Sequence[int] | torch.Tensor | np.ndarray) -> list[int]:
         """Of samples that are listed, or marked in a mask as long as the split."""
@@ -127,26 +130,19 @@ class FieldDataset(Dataset[Pair]):
         return number % len(self)
 
     def _pairs(self, samples: Sequence[int]) -> Pair:
-        if self._held is not None:
-            chosen = torch.tensor(samples, dtype=torch.long)
-            return self._held[0][chosen], self._held[1][chosen]
-        fields = []
-        for reader, shape in zip(self._opened(), self._shapes, strict=True):
-            field = torch.empty((len(samples), *shape), dtype=torch.float32)
-            rows = field.numpy()
-            for row, sample in enumerate(samples):
-                reader.read_into(self._samples.start + sample, rows[row])
-            fields.append(field)
-        return fields[0], fields[1]
+        batch = self._opened().batch(torch.tensor(samples, dtype=torch.long))
+        return batch.input_BHWC, batch.target_BHWC
 
-    def _opened(self) -> list[SampleReader]:
+    def _opened(self) -> Split:
         """A forked worker must not use what its parent has opened: threads and locks are not there."""
-        if self._process != os.getpid():
+        if self.loading == "stream" and self._process != os.getpid():
             store = open_store(self.path)
             engine = choose_engine("auto", store)
-            self._readers = [open_reader(engine, store, name) for name in ARRAYS]
+            read = lambda array, rows: DirectRows(open_reader(engine, store, array), rows)  # noqa: E731
+            self._split = compose(store, self._rows, read)
             self._process = os.getpid()
-        return self._readers
+        assert self._split is not None
+        return self._split
 
 
 def open_dataset(
@@ -161,10 +157,10 @@ def open_dataset(
 
     Args:
         path: a store of `geomano data convert`, such as "data/darcy.zarr"
-        split: "train" or "test"
+        split: "train", "validation" or "test"
         loading: "memory" reads the whole split at once, "stream" a sample when it is asked for; "auto" takes memory
             if the split fits into half of what is free
-        samples: only the first so many of the split
+        samples: only the first so many of the split; where frames are stored, trajectories
         resolution: so many points along the longer side instead of the store's own, as in `geomano eval --resolution`
 
     Returns:
@@ -190,9 +186,10 @@ def open_dataset(
     return FieldDataset(path, split, loading=loading, samples=samples, resolution=resolution)
 
 
-def _chosen_samples(store: Store, split: str, most: int | None) -> slice:
-    if split not in _SPLITS:
-        raise ConfigError(f"{store.path}: has no split {split!r}; choose {' or '.join(map(repr, _SPLITS))}")
+def _chosen_samples(store: Store, split: str, most: int | None) -> np.ndarray:
+    if split not in store.card.splits:
+        known = " or ".join(map(repr, store.card.splits))
+        raise ConfigError(f"{store.path}: has no split {split!r}; choose {known}")
     if most is not None and (not isinstance(most, int) or most < 1):
         raise ConfigError(f"open_dataset: samples is {most!r}, expected at least 1, or None for all of the split")
     return samples_of(store, split, most)

@@ -54,11 +54,11 @@ def export_run(
         raise ConfigError(f"export: {predictor.tied_to_grid} is tied to the grid of its training; leave any grid out")
     if kind == "onnx":
         _check_onnx(predictor)
-    steps = predictor.channels(1 if steps is None and predictor.is_rollout else steps)
+    steps = predictor.frames(1 if steps is None and predictor.is_rollout else steps)
     torch._dynamo.reset()  # what was exported before in this process must not decide what can be exported now
     exported = ExportedRun(_on_cpu(predictor, kind), predictor.task, steps).requires_grad_(False).eval()
     H, W = predictor.alone.grid
-    example = torch.zeros(2 if batch == "dynamic" else batch, H, W, predictor.alone.in_channels)
+    example = torch.zeros(2 if batch == "dynamic" else batch, H, W, predictor.known.in_channels)
     free: dict[int, Any] = {0: torch.export.Dim("batch")} if batch == "dynamic" else {}
     if any_grid:
         free |= {axis: torch.export.Dim(name, min=2) for axis, name in ((1, "H"), (2, "W")) if example.shape[axis] > 1}
@@ -79,7 +79,7 @@ def _on_cpu(predictor: Predictor, kind: str) -> nn.Module:
     config = predictor.config
     if hasattr(config, "scan_backend"):
         config = config.model_copy(update={"scan_backend": "auto" if kind == "pt2" else "loop"})
-    model = build_model(config, predictor.alone.in_channels, predictor.alone.out_channels, predictor.alone.grid)
+    model = build_model(config, predictor.known.in_channels, predictor.known.out_channels, predictor.alone.grid)
     model.load_state_dict({name: weights.cpu() for name, weights in predictor.model.state_dict().items()})
     return model
 
@@ -93,10 +93,12 @@ def _card(
         "geomano_hpc": __version__,
         "torch": torch.__version__,
         "needs": f"this model {_NEEDS_IMPORT}" if uses_ours else None,
-        "kind": predictor.task.split.kind,
+        "kind": predictor.known.kind,
         "frames": steps if predictor.is_rollout else None,
+        "inputs": [*predictor.known.inputs, *predictor.known.context],
+        "targets": list(predictor.known.targets),
         "input": shape,
-        "output": [*shape[:-1], steps],
+        "output": [*shape[:-1], steps * len(predictor.known.targets)],
         "units": "physical",
         "precision": predictor.task.precision,
     }

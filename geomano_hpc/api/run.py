@@ -26,13 +26,16 @@ class Run:
         device: where the model is
         recipe: the run's whole configuration; None if only the weights were loaded
         result: the numbers of the finished training; None if only the weights were loaded, or it has not finished
-        kind: "steady" (one field to another) or "rollout" (first frames to the frames that follow)
+        kind: "steady" (fields to other fields) or "rollout" (first frames to the frames that follow)
         grid: (H, W) of the training
-        in_channels: C of an input; the given frames of a rollout
-        out_channels: C of the network's output: 1 for a rollout, which predicts frame by frame
-        frames: frames that a rollout was trained to predict; of a steady problem the channels of its target
+        inputs: names of the input's fields; of a rollout those of one frame
+        targets: names of the target's fields; of a rollout those of one frame
+        context: names of what a rollout's input has behind its frames: static fields and constants
+        in_channels: C of an input: the fields of each given frame, frame by frame, then the context
+        out_channels: C of the network's output: of a rollout the fields of one frame, or of a few
+        frames: C of the whole target: the fields of each frame that a rollout was trained to predict
         input_normaliser: mean and std of the training inputs
-        target_normaliser: mean and std of the training targets
+        target_normaliser: mean and std of the training targets; of a rollout of one frame
 
     Examples:
         >>> import geomano_hpc as gm
@@ -48,13 +51,15 @@ class Run:
         self.path, self.recipe, self.result = path, recipe, result
         self.model: nn.Module = predictor.model
         self.device: torch.device = predictor.device
-        self.kind: str = predictor.task.split.kind
+        known = predictor.known
+        self.kind: str = known.kind
         self.grid: tuple[int, int] = predictor.alone.grid
-        self.in_channels: int = predictor.alone.in_channels
-        self.out_channels: int = predictor.alone.out_channels
-        self.frames: int = predictor.alone.frames
-        self.input_normaliser: Normaliser = predictor.task.split.input_normaliser
-        self.target_normaliser: Normaliser = predictor.task.split.target_normaliser
+        self.inputs, self.targets, self.context = known.inputs, known.targets, known.context
+        self.in_channels: int = known.in_channels
+        self.out_channels: int = known.out_channels
+        self.frames: int = known.target_channels
+        self.input_normaliser: Normaliser = known.input_normaliser
+        self.target_normaliser: Normaliser = known.target_normaliser
 
     def __repr__(self) -> str:
         return (
@@ -67,15 +72,16 @@ class Run:
 
         Args:
             fields: a numpy array or a torch tensor. One sample is [H, W] or [H, W, C], many are [B, H, W, C]; where the
-                model takes one channel, many may be [B, H, W] too. A rollout has its first frames as channels. Any
-                grid will do, except for the encoder `global`.
+                model takes one channel, many may be [B, H, W] too. Channels are `run.inputs` in their order; a rollout
+                has those of its first frames, frame by frame, and then `run.context`. Any grid will do, except for the
+                encoder `global`.
             steps: frames of a rollout, each predicted from those before it; by default as many as were trained
             batch_size: samples that are computed at a time
 
         Returns:
             what was given: a numpy array for one, a tensor on the same device for a tensor; float32, in physical
             units. Axes as in `fields`: [H, W] gives [H, W] if the target has one channel, [B, H, W, C] gives
-            [B, H, W, channels of the target], a rollout [H, W, steps].
+            [B, H, W, channels of the target], a rollout [H, W, steps * fields].
 
         Raises:
             DataError: the shape does not fit the model, or the fields are not real numbers
@@ -148,12 +154,13 @@ class Run:
         return export_run(self._predictor, out, format or out.suffix.removeprefix("."), batch, any_grid, steps)
 
 
-def load(path: str | Path, *, best: bool = False, device: str | torch.device | None = None) -> Run:
+def load(path: str | Path, *, best: bool | None = None, device: str | torch.device | None = None) -> Run:
     """Load a trained run, to predict with it.
 
     Args:
         path: a run folder, or one of its .safetensors files, which stand alone
-        best: of a run folder the weights of the smallest test error, not the last ones
+        best: of a run folder the weights that the validation split chose (True) or those of the last epoch (False); by
+            default those that its result is of
         device: such as "cpu" or "cuda:1"; by default the first GPU, or the CPU where there is none
 
     Raises:
@@ -162,8 +169,8 @@ def load(path: str | Path, *, best: bool = False, device: str | torch.device | N
 
     Examples:
         >>> import geomano_hpc as gm
-        >>> run = gm.load("runs/darcy/seed-0", best=True)
-        >>> alone = gm.load("runs/darcy/seed-0/best.safetensors")
+        >>> run = gm.load("runs/darcy/seed-0")
+        >>> alone = gm.load("runs/darcy/seed-0/model.safetensors")
         >>> a, u = gm.open_dataset("data/darcy.zarr", split="test")[0]
         >>> bool((run.predict(a) == alone.predict(a)).all())
         True
@@ -179,7 +186,7 @@ def load(path: str | Path, *, best: bool = False, device: str | torch.device | N
     return Run(path, predictor, recipe, None if record is None else Result.from_record(path, record))
 
 
-def _load_file(file: Path, best: bool, device: str | torch.device | None) -> Run:
+def _load_file(file: Path, best: bool | None, device: str | torch.device | None) -> Run:
     if best:
         raise ConfigError(f"{file}: best=True chooses among the weights of a run folder; this is one file")
     if not file.is_file():

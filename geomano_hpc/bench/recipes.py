@@ -11,7 +11,7 @@ import torch
 
 from geomano_hpc.bench.kernels.problem import Scan
 from geomano_hpc.config import Recipe, load_recipe
-from geomano_hpc.data_prep.problems import PROBLEMS
+from geomano_hpc.data_prep.problems import BENCHMARK, BENCHMARK_SIZES
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.models import build_model
 from geomano_hpc.models.geomano import GeomanoConfig
@@ -48,16 +48,16 @@ def size(name: str) -> Size:
     known = made.problem if made else next((known for known in NAMES if store.stem.startswith(known)), "")
     if known not in NAMES:
         raise ConfigError(f"recipe {name}: the grid of {store} is not known; choose a recipe of {', '.join(NAMES)}")
-    problem = PROBLEMS[known]
+    problem = BENCHMARK[known]
     points, stride = (made.grid, made.stride) if made else (_POINTS[known], problem.stride)
     side = -(-points // stride)
     return Size(
         (side, side),
-        problem.input_frames or 1,
-        problem.target_frames or 1,
+        problem.frames_in or 1,
+        problem.frames_out or 1,
         recipe(name).training.batch_size,
-        made.train_samples if made else problem.train_samples,
-        made.test_samples if made else problem.test_samples,
+        made.train_samples if made else BENCHMARK_SIZES["train"],
+        made.test_samples if made else BENCHMARK_SIZES["test"],
     )
 
 

@@ -101,6 +101,7 @@ def _print_objects(folder: Path, state: str | None, every: float | None) -> None
                 "seconds_left": run.seconds_left,
                 "train_loss": run.train_loss,
                 "test_rel_l2": run.test_rel_l2,
+                "validation_rel_l2": run.validation_rel_l2,
                 "note": run.note,
                 "log": run.log,
             }
@@ -138,11 +139,18 @@ def _table(folder: Path, everything: "list[RunStatus]", chosen: "list[RunStatus]
             f"{run.epoch}/{run.epochs}",
             "" if run.seconds_left is None else duration(run.seconds_left),
             "" if run.train_loss is None else f"{run.train_loss:.4g}",
-            "" if run.test_rel_l2 is None else f"{run.test_rel_l2:.5f}",
+            _error(run),
         ]
         colour = colours.get(run.state)
         table.add_row(escape(run.name), f"[{colour}]{run.state}[/]" if colour else run.state, *words, escape(note))
     return table
+
+
+def _error(run: "RunStatus") -> str:
+    """The newest, with its split where that is not the test split."""
+    if run.validation_rel_l2 is not None:
+        return f"{run.validation_rel_l2:.5f} (validation)"
+    return "" if run.test_rel_l2 is None else f"{run.test_rel_l2:.5f}"
 
 
 def duration(seconds: float) -> str:

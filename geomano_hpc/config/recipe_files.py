@@ -5,6 +5,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from geomano_hpc.config.by_store import resolved
 from geomano_hpc.config.explain import validated
 from geomano_hpc.config.tree import RECORDED, Recipe
 from geomano_hpc.config.yaml_files import YamlFiles
@@ -55,16 +56,22 @@ def split_override(text: str) -> tuple[str, Any]:
 def recipe_from_mapping(content: Mapping[str, Any], source: str, recorded: bool = False) -> Recipe:
     """`recorded`: the resolved recipe of a run folder. Its model is a RecordedModel, which needs neither torch nor the
     package that the model is of; it tells what was trained and cannot be trained."""
-    return validated(Recipe, content, source, context={RECORDED: recorded})
+    return validated(Recipe, resolved(content), source, context={RECORDED: recorded})
 
 
 def apply_changes(content: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Set keys by their paths. Another `model.name` starts from that model's own defaults, since the keys of one model
-    mean nothing to another; the other changes of the model follow, in whatever order they were written."""
+    mean nothing to another; the other changes of the model follow, in whatever order they were written. Another
+    `data.store` is taken as it is, and never made."""
     changes = dict(_by_key(changes))
     name, model = changes.get("model.name"), content.get("model", {})
     if name is not None and isinstance(model, dict) and name != model.get("name", "geomano"):
         content["model"] = {"name": name}
+    data = content.get("data")
+    if isinstance(data, dict) and str(changes.get("data.store", data.get("store"))) != str(data.get("store")):
+        # How the recipe makes its own store says nothing of another one, unless that is said again.
+        if not any(path.startswith("data.generate") for path in changes):
+            data["generate"] = None
     for path, value in changes.items():
         set_by_path(content, path, value)
 

@@ -35,6 +35,9 @@ class GenerateConfig(Strict):
 class DataConfig(Strict):
     store: Path = Field(description="the prepared Zarr store; relative to the folder where geomano is started")
     train_samples: int | None = Field(default=None, gt=0, description="use only the first so many training samples")
+    validation_samples: int | None = Field(
+        default=None, gt=0, description="use only the first so many validation samples; of a rollout, trajectories"
+    )
     test_samples: int | None = Field(default=None, gt=0, description="use only the first so many test samples")
     generate: GenerateConfig | None = None
     loading: Literal["auto", "memory", "stream"] = Field(
@@ -99,6 +102,9 @@ class TrainingConfig(Strict):
     )
     clip: float | None = Field(default=None, gt=0, description="largest norm of the gradient")
     seed: int = Field(default=0, ge=0)
+    step_frames: int = Field(
+        default=1, gt=0, description="frames of a rollout that one call of the model predicts"
+    )
     accumulate: int = Field(
         default=1, gt=0, description="parts that a rank computes its share of a batch in, to save memory; same numbers"
     )
@@ -115,7 +121,11 @@ class TrainingConfig(Strict):
         default_factory=dict,
         description="further keys of DeepSpeed's own configuration, but none that a key of the recipe stands for",
     )
-    evaluate_every: int = Field(default=1, gt=0, description="epochs between evaluations on the test split")
+    evaluate_every: int = Field(
+        default=1,
+        gt=0,
+        description="epochs between evaluations: on the validation split, or on the test split where there is none"
+    )
     checkpoint_every: int = Field(default=1, gt=0, description="epochs between checkpoints")
     checkpoint_steps: int | None = Field(default=None, gt=0, description="steps between checkpoints, besides")
     checkpoint_minutes: float | None = Field(default=15.0, gt=0, description="minutes between checkpoints, besides")

@@ -4,6 +4,7 @@ from geomano_hpc.data.batches import GlobalBatch, epoch_batches, share_of_rank, 
 from geomano_hpc.data.fields import Batch, DataWait, Split, load_split
 from geomano_hpc.data.loading import Loaded, load_splits
 from geomano_hpc.data.prepare import ensure_store, require_store
+from geomano_hpc.data.signature import Signature
 from geomano_hpc.data_prep.store import Normaliser
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "GlobalBatch",
     "Loaded",
     "Normaliser",
+    "Signature",
     "Split",
     "ensure_store",
     "epoch_batches",

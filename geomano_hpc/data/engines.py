@@ -27,7 +27,7 @@ class SampleReader(Protocol):
     array: "StoredArray"
 
     def read_into(self, sample: int, out: np.ndarray) -> None:
-        """Decode one sample into `out` [x, y, channel]; a damaged or missing shard is a DataError."""
+        """Decode one sample or frame into `out` [x, y, channel]; a damaged or missing shard is a DataError."""
 
 
 class StoredArray:
@@ -74,7 +74,7 @@ def choose_engine(wanted: str, store: Store) -> str:
     from geomano_hpc.data.shards import why_not_direct
 
     reasons = {
-        "direct": why_not_direct(StoredArray(store, "input")) or why_not_direct(StoredArray(store, "target")),
+        "direct": next(filter(None, (why_not_direct(StoredArray(store, name)) for name in store.arrays)), None),
         "tensorstore": None
         if find_spec("tensorstore")
         else "tensorstore is not installed: pip install 'geomano_hpc[fast-io]'",

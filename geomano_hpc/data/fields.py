@@ -2,18 +2,19 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from geomano_hpc.data.resolution import read_at
-from geomano_hpc.data.stream import InFlight, StreamedField
-from geomano_hpc.data_prep.store import Normaliser, Store
+from geomano_hpc.data.composed import Field, Joined, Rows, Windows, prefetch_of, start
+from geomano_hpc.data.resolution import reader_at
+from geomano_hpc.data.signature import Signature
+from geomano_hpc.data.stream import InFlight
+from geomano_hpc.data_prep.store import ARRAYS, FRAMES, STATIC, Store
+from geomano_hpc.data_prep.store_card import Normaliser
 from geomano_hpc.errors import DataError
-
-Field = torch.Tensor | StreamedField
 
 
 @dataclass(frozen=True)
@@ -45,40 +46,51 @@ class DataWait:
 class Split:
     """Input and target of one split in physical units."""
 
-    kind: str  # of its problem: steady or rollout
+    signature: Signature
     input_SHWC: Field
     target_SHWC: Field
-    input_normaliser: Normaliser
-    target_normaliser: Normaliser
 
     def __len__(self) -> int:
-        return len(self.input_SHWC)
+        return self.input_SHWC.shape[0]
+
+    @property
+    def kind(self) -> str:
+        return self.signature.kind
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return tuple(self.input_SHWC.shape[1:-1])
 
     @property
     def in_channels(self) -> int:
-        return self.input_SHWC.shape[-1]
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        return self.input_SHWC.shape[1], self.input_SHWC.shape[2]
+        return self.signature.in_channels
 
     @property
     def out_channels(self) -> int:
-        """A rollout predicts one frame at a time; a steady problem the whole target."""
-        return 1 if self.kind == "rollout" else self.target_SHWC.shape[-1]
+        """Of the model: a rollout predicts a frame at a time, or a few; a steady problem the whole target."""
+        return self.signature.out_channels
 
     @property
     def frames(self) -> int:
-        """Channels of the target: the frames that a rollout predicts."""
-        return self.target_SHWC.shape[-1]
+        """Channels of the target."""
+        return self.signature.target_channels
+
+    @property
+    def input_normaliser(self) -> Normaliser:
+        return self.signature.input_normaliser
+
+    @property
+    def target_normaliser(self) -> Normaliser:
+        return self.signature.target_normaliser
 
     def batch(self, samples: torch.Tensor) -> Batch:
-        return Batch(_pick(self.input_SHWC, samples), _pick(self.target_SHWC, samples))
+        return Batch(start(self.input_SHWC, samples).wait(), start(self.target_SHWC, samples).wait())
 
     def batches(self, schedule: Iterable[torch.Tensor], wait: DataWait | None = None) -> Iterator[Batch]:
         """A batch for each entry of the schedule, in its order; a streamed split reads ahead while one is in use."""
         wait = wait or DataWait()
-        if not (isinstance(self.input_SHWC, StreamedField) and isinstance(self.target_SHWC, StreamedField)):
+        most = max(prefetch_of(self.input_SHWC), prefetch_of(self.target_SHWC))
+        if not most:
             for samples in schedule:
                 with wait:
                     batch = [self.batch(samples)]
@@ -87,8 +99,8 @@ class Split:
         ahead: deque[tuple[InFlight, InFlight]] = deque()
         try:
             for samples in schedule:
-                ahead.append((self.input_SHWC.start(samples), self.target_SHWC.start(samples)))
-                if len(ahead) > self.input_SHWC.prefetch:
+                ahead.append((start(self.input_SHWC, samples), start(self.target_SHWC, samples)))
+                if len(ahead) > most:
                     yield _finish(ahead, wait)
             while ahead:
                 yield _finish(ahead, wait)
@@ -98,42 +110,51 @@ class Split:
                     reads.cancel()
 
 
-def _pick(field: Field, samples: torch.Tensor) -> torch.Tensor:
-    if isinstance(field, StreamedField):
-        return field[samples]
-    # Memory of torch's, always aligned to 64 bytes: what is computed must not depend on where a batch happens to lie.
-    out = torch.empty((len(samples), *field.shape[1:]), dtype=field.dtype, pin_memory=torch.cuda.is_available())
-    return torch.index_select(field, 0, samples, out=out)  # copies whole samples: twice as fast as field[samples]
-
-
 def _finish(ahead: deque[tuple[InFlight, InFlight]], wait: DataWait) -> Batch:
     given, target = ahead.popleft()
     with wait:
         return Batch(given.wait(), target.wait())
 
 
-def samples_of(store: Store, name: str, most_samples: int | None) -> slice:
-    """The samples of a split, or its first `most_samples`."""
-    samples = store.card.split(name)
-    available = samples.stop - samples.start
-    if most_samples is None:
-        return samples
-    if most_samples > available:
-        raise DataError(f"{store.path}: data.{name}_samples is {most_samples}, the store has {available}")
-    return slice(samples.start, samples.start + most_samples)
+def samples_of(store: Store, name: str, most_samples: int | None) -> np.ndarray:
+    """The numbers of the samples of a split in the store, or of its first `most_samples`; of trajectories, where frames
+    are stored."""
+    samples = store.split(name)
+    if most_samples is not None and most_samples > len(samples):
+        raise DataError(f"{store.path}: data.{name}_samples is {most_samples}, the store has {len(samples)}")
+    return samples[:most_samples]
+
+
+Read = Callable[[str, np.ndarray], Field]  # rows of an array of the store
+
+
+def compose(store: Store, samples: np.ndarray, read: Read) -> Split:
+    """The split with these samples of the store, from what `read` gives of its arrays."""
+    card, signature = store.card, Signature.of(store.card)
+    known = store.constants()
+    constants = [] if known is None else [torch.from_numpy(known[samples])]
+    if FRAMES not in store.arrays:
+        given, target = (read(name, samples) for name in ARRAYS)
+        return Split(signature, Joined([given, *constants]) if constants else given, target)
+    windows = card.windows
+    assert windows is not None
+    rows = samples[:, None] * windows.frames + np.arange(windows.frames)
+    frames = read(FRAMES, rows.ravel())
+    starts = torch.tensor(list(windows.starts))
+    first = (torch.arange(len(samples))[:, None] * windows.frames + starts).flatten()
+    given = Windows(frames, first, windows.frames_in)
+    target = Windows(frames, first + windows.frames_in, windows.frames_out)
+    context: list[Field] = [read(STATIC, samples)] if STATIC in store.arrays else []
+    of_trajectory = torch.arange(len(samples)).repeat_interleave(len(starts))
+    context = [Rows(part, of_trajectory) for part in [*context, *constants]]
+    return Split(signature, Joined([given, *context]) if context else given, target)
 
 
 def load_split(store: Store, name: str, most_samples: int | None = None, resolution: int | None = None) -> Split:
     """Read a split, or its first `most_samples` samples, into memory; at another resolution, if asked for."""
-    samples = samples_of(store, name, most_samples)
-    if resolution is None:
-        given, target = store.read("input", samples), store.read("target", samples)
-    else:
-        given, target = read_at(store, samples, resolution)
-    return Split(
-        store.card.kind,
-        torch.from_numpy(np.ascontiguousarray(given)),
-        torch.from_numpy(np.ascontiguousarray(target)),
-        store.card.normalisers["input"],
-        store.card.normalisers["target"],
-    )
+    rows_of = store.rows if resolution is None else reader_at(store, resolution)
+
+    def read(array: str, rows: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(rows_of(array, rows)))
+
+    return compose(store, samples_of(store, name, most_samples), read)

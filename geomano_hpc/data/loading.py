@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from geomano_hpc.config import DataConfig
+from geomano_hpc.data.composed import Field
 from geomano_hpc.data.engines import SampleReader, choose_engine, open_reader
-from geomano_hpc.data.fields import Field, Split, samples_of
+from geomano_hpc.data.fields import Split, compose, samples_of
 from geomano_hpc.data.node_memory import Node, find_node, raise_everywhere, shared_bytes
 from geomano_hpc.data.stream import Readers, StreamedField
-from geomano_hpc.data_prep.store import ARRAYS, Store
+from geomano_hpc.data_prep.store import Store
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.progress import progress
 
@@ -32,27 +33,34 @@ class Loaded:
     record: dict[str, Any]  # what was chosen and from which numbers, for environment.json
 
 
-def load_splits(store: Store, config: DataConfig, names: Sequence[str] = ("train", "test")) -> Loaded:
-    """Every rank of the world calls it."""
-    most = {"train": config.train_samples, "test": config.test_samples}
+def load_splits(store: Store, config: DataConfig, names: Sequence[str] | None = None) -> Loaded:
+    """Every rank of the world calls it. All splits of the store, unless some are named."""
+    names = list(store.card.splits) if names is None else names
+    most = {"train": config.train_samples, "validation": config.validation_samples, "test": config.test_samples}
     samples = {name: samples_of(store, name, most[name]) for name in names}
     engine = choose_engine(config.engine, store)
-    readers = {array: open_reader(engine, store, array) for array in ARRAYS}
-    parts = [(reader, samples[name]) for name in names for reader in readers.values()]
+    readers = {array: open_reader(engine, store, array) for array in store.arrays}
+    parts: list[tuple[SampleReader, np.ndarray]] = []
+    composed = {}
+    for name, chosen in samples.items():  # what each split needs, in the order in which it will ask for it
+        composed[name] = compose(store, chosen, lambda array, rows: _note(parts, readers[array], rows))
     node = find_node()
-    record = _choose(config, sum(_bytes(reader, part) for reader, part in parts), node)
+    record = _choose(config, sum(_bytes(reader, rows) for reader, rows in parts), node)
     threads = Readers.start(config.reader_threads, config.prefetch)
     if record["loading"] == "memory":
         fields = _in_memory(parts, node, threads)
         threads.pool.shutdown()
     else:
-        fields = [StreamedField(reader, part, threads) for reader, part in parts]
-    normalisers = [store.card.normalisers[name] for name in ARRAYS]
-    splits = {
-        name: Split(store.card.kind, fields[2 * number], fields[2 * number + 1], *normalisers)
-        for number, name in enumerate(names)
-    }
+        fields = [StreamedField(reader, rows, threads) for reader, rows in parts]
+    found = iter(fields)
+    splits = {name: compose(store, chosen, lambda *_: next(found)) for name, chosen in samples.items()}
     return Loaded(splits, {**record, "engine": engine})
+
+
+def _note(parts: list[tuple[SampleReader, np.ndarray]], reader: SampleReader, rows: np.ndarray) -> Field:
+    """In place of the rows themselves: their shape, as long as it is not known where they will be."""
+    parts.append((reader, rows))
+    return torch.empty((len(rows), *reader.array.shape[1:]), device="meta")
 
 
 def _choose(config: DataConfig, size: int, node: Node) -> dict[str, Any]:
@@ -84,24 +92,24 @@ def _choose(config: DataConfig, size: int, node: Node) -> dict[str, Any]:
     }
 
 
-def _bytes(reader: SampleReader, samples: slice) -> int:
-    return 4 * (samples.stop - samples.start) * int(np.prod(reader.array.shape[1:]))
+def _bytes(reader: SampleReader, rows: np.ndarray) -> int:
+    return 4 * len(rows) * int(np.prod(reader.array.shape[1:]))
 
 
-def _in_memory(parts: Sequence[tuple[SampleReader, slice]], node: Node, threads: Readers) -> list[Field]:
-    """Decode all samples into memory of the node. Each of its ranks decodes its share of them."""
+def _in_memory(parts: Sequence[tuple[SampleReader, np.ndarray]], node: Node, threads: Readers) -> list[Field]:
+    """Decode all rows into memory of the node. Each of its ranks decodes its share of them."""
     starts = [0]
-    for reader, samples in parts:
-        starts.append(-(-(starts[-1] + _bytes(reader, samples)) // _ALIGNMENT) * _ALIGNMENT)
+    for reader, rows in parts:
+        starts.append(-(-(starts[-1] + _bytes(reader, rows)) // _ALIGNMENT) * _ALIGNMENT)
     memory = shared_bytes(starts[-1], node)
     fields = []
-    for start, (reader, samples) in zip(starts, parts, strict=False):
-        values = memory[start : start + _bytes(reader, samples)].view(np.float32)
-        fields.append(values.reshape(samples.stop - samples.start, *reader.array.shape[1:]))
+    for start, (reader, rows) in zip(starts, parts, strict=False):
+        values = memory[start : start + _bytes(reader, rows)].view(np.float32)
+        fields.append(values.reshape(len(rows), *reader.array.shape[1:]))
     work = [
-        (reader, samples.start + row, field[row])
-        for field, (reader, samples) in zip(fields, parts, strict=True)
-        for row in range(node.index, len(field), len(node.ranks))
+        (reader, int(rows[number]), field[number])
+        for field, (reader, rows) in zip(fields, parts, strict=True)
+        for number in range(node.index, len(field), len(node.ranks))
     ]
     reads: list[Future[None]] = [threads.pool.submit(reader.read_into, *where) for reader, *where in work]
     failure = None

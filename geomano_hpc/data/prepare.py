@@ -1,5 +1,6 @@
 """Make sure that the store of a recipe is there: a recipe may say how its data is made."""
 
+import difflib
 import logging
 from pathlib import Path
 
@@ -19,11 +20,24 @@ def require_store(config: DataConfig) -> None:
     """Refuse, before anything is written, what `ensure_store` would refuse."""
     if config.generate is None and not config.store.is_dir():
         raise DataError(
-            f"{config.store}: no such store; convert your raw file with `geomano data convert RAW --problem ... "
-            f"--out {config.store}`, or make the data with `geomano data generate` first"
+            f"{config.store}: no such store{_closest_store(config.store)}; convert your raw file with `geomano data "
+            f"convert RAW --problem ... --out {config.store}`, or make the data with `geomano data generate` first"
         )
     if config.generate is not None and config.store.is_dir():
         _check_made_as_wanted(config.store, *_wanted(config.generate))
+
+
+def _closest_store(missing: Path) -> str:
+    """In the folder where it was looked for, and in data/."""
+    folders = {missing.parent, Path("data")}
+    found = sorted(
+        path for folder in folders if folder.is_dir() for path in folder.iterdir() if (path / "zarr.json").is_file()
+    )
+    names = {path.name: path for path in found}
+    close = difflib.get_close_matches(missing.name, list(names), n=1, cutoff=0.4)
+    if close:
+        return f"; did you mean {names[close[0]]}?"
+    return f"; there are {', '.join(map(str, found[:5]))}" if found else ""
 
 
 def ensure_store(config: DataConfig) -> None:

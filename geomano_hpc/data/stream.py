@@ -8,7 +8,9 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 import torch
 
 from geomano_hpc.data.engines import SampleReader
@@ -31,8 +33,17 @@ class Readers:
         return Readers(pool, prefetch, torch.cuda.is_available(), os.getpid())
 
 
-class InFlight:
+class InFlight(Protocol):
     """Samples that are being read."""
+
+    def wait(self) -> torch.Tensor:
+        """The samples; an error of the thread that read one of them is raised here, in its own words."""
+
+    def cancel(self) -> None: ...
+
+
+class Reads:
+    """Samples that threads read into one tensor."""
 
     def __init__(self, out_BHWC: torch.Tensor, reads: Sequence[Future[None]]) -> None:
         self._out_BHWC, self._reads = out_BHWC, reads
@@ -49,11 +60,11 @@ class InFlight:
 
 
 class StreamedField:
-    """One field of a split, on disk. Indexed with samples it reads them, as a tensor in memory would be indexed."""
+    """Rows of one array of a store, on disk. Indexed with samples it reads them, as a tensor in memory would be."""
 
-    def __init__(self, reader: SampleReader, samples: slice, readers: Readers) -> None:
-        self._reader, self._first, self._readers = reader, samples.start, readers
-        self.shape = (samples.stop - samples.start, *reader.array.shape[1:])
+    def __init__(self, reader: SampleReader, rows: np.ndarray, readers: Readers) -> None:
+        self._reader, self._rows, self._readers = reader, rows, readers
+        self.shape = (len(rows), *reader.array.shape[1:])
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -76,5 +87,22 @@ class StreamedField:
         reads = []
         for row, sample in enumerate(samples.tolist()):
             assert 0 <= sample < len(self)
-            reads.append(self._readers.pool.submit(self._reader.read_into, self._first + sample, rows[row]))
-        return InFlight(out_BHWC, reads)
+            reads.append(self._readers.pool.submit(self._reader.read_into, int(self._rows[sample]), rows[row]))
+        return Reads(out_BHWC, reads)
+
+
+class DirectRows:
+    """The same without threads, for a data set whose loader has workers of its own."""
+
+    prefetch = 0
+
+    def __init__(self, reader: SampleReader, rows: np.ndarray) -> None:
+        self._reader, self._rows = reader, rows
+        self.shape = (len(rows), *reader.array.shape[1:])
+
+    def start(self, samples: torch.Tensor) -> InFlight:
+        out_BHWC = torch.empty((len(samples), *self.shape[1:]))
+        rows = out_BHWC.numpy()
+        for row, sample in enumerate(samples.tolist()):
+            self._reader.read_into(int(self._rows[sample]), rows[row])
+        return Reads(out_BHWC, [])

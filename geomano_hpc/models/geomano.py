@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import nn
 
-from geomano_hpc.config import ModelConfig, Recipe, register_model
+from geomano_hpc.config import ModelConfig, register_model
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.kernels import gelu
 from geomano_hpc.models.parts.encoder import Decoder, Encoder, Grid
@@ -47,8 +47,10 @@ class GeomanoConfig(ModelConfig):
     dstate: int = Field(default=16, gt=0, description="N, the hidden states per channel")
     expand: int = Field(default=1, gt=0, description="channels of the scan E = expand * embedding")
     mlp_ratio: float = Field(default=2.0, gt=0, description="hidden width of the layer's MLP over embedding")
-    domain: Literal["1d", "2d", "3d"] = Field(
-        default="2d", description="1d: a 1 x L grid; 3d: (x, y, t) with time as features. Decides other defaults"
+    domain: Literal["auto", "1d", "2d", "3d"] = Field(
+        default="2d",
+        description="1d: a 1 x L grid; 3d: (x, y, t) with time as features; auto: as the store says. Decides other "
+        "defaults",
     )
     kind: Literal["1d", "2d"] = Field(default="2d", description="vanilla GeoMamba-SSM or 2DGeoMamba-SSM")
     orders: Literal["paper", "corners", "sequence"] = "paper"
@@ -67,6 +69,14 @@ class GeomanoConfig(ModelConfig):
         if not isinstance(content, dict):
             return content
         return {**_BY_DOMAIN.get(str(content.get("domain")), {}), **content}
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """While the domain is open, so are the defaults that it decides."""
+        content: dict[str, Any] = dump(self)
+        if self.domain != "auto":
+            return content
+        return {key: value for key, value in content.items() if key in self.model_fields_set or key == "name"}
 
     @property
     def directions(self) -> int:
@@ -87,12 +97,13 @@ class GeomanoConfig(ModelConfig):
     def backend(self) -> str:
         return self.scan_backend
 
+    def build(self, in_channels: int, out_channels: int, grid: Grid | None = None) -> Any:
+        if self.domain == "auto":
+            raise ConfigError("model.domain auto: the data is not there to tell; set data.store, or model.domain")
+        return super().build(in_channels, out_channels, grid)
+
     def tied_to_grid(self) -> str:
         return "encoder global" if self.encoder == "global" else ""
-
-    def check_recipe(self, recipe: Recipe) -> None:
-        if self.domain == "1d" and recipe.loss.gradient_weight:
-            raise ValueError("loss.gradient_weight needs a 2D grid: set it to 0 for domain 1d")
 
 
 class MLP(nn.Sequential):

@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from geomano_hpc.data import load_split, load_splits, share_of_rank
+from geomano_hpc.data import Signature, Split, load_split, load_splits, share_of_rank
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.models import build_model
 from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.records.predictions import Predictions
 from geomano_hpc.training.records.run_folder import RunFolder
-from geomano_hpc.training.records.weights import load_weights, trained_grid
+from geomano_hpc.training.records.weights import Alone, load_alone, load_weights
 from geomano_hpc.training.tasks import Network, Task
 
 
@@ -23,9 +23,10 @@ from geomano_hpc.training.tasks import Network, Task
 class Evaluation:
     """Means over the samples of a split, in physical units."""
 
-    rel_l2: float  # of the whole target, all frames of a rollout together
+    rel_l2: float  # of the whole target, all frames of a rollout together; averaged over the fields
     rel_l2_by_frame: list[float] | None  # of a rollout
     samples: int
+    rel_l2_by_field: dict[str, float] | None = None  # where there are several
 
 
 def evaluate(
@@ -41,19 +42,28 @@ def evaluate(
     calls = -(-largest_share // batch_size)
     schedule = list(mine.split(batch_size)) if len(mine) else []
     idle = [torch.zeros(1, dtype=torch.long)] * (calls - len(schedule))
-    errors_SF: torch.Tensor | None = None
+    errors_SFT: torch.Tensor | None = None
     for number, batch in enumerate(task.split.batches([*schedule, *idle])):
-        found_BF = task.frame_errors(network, batch, device).double().cpu()
-        if errors_SF is None:
-            errors_SF = torch.zeros(samples, found_BF.shape[1], dtype=torch.float64)
+        found_BFT = task.field_errors(network, batch, device).double().cpu()
+        if errors_SFT is None:
+            errors_SFT = torch.zeros(samples, *found_BFT.shape[1:], dtype=torch.float64)
         if number < len(schedule):
-            errors_SF[schedule[number]] = found_BF
+            errors_SFT[schedule[number]] = found_BFT
         pause()
-    assert errors_SF is not None
+    assert errors_SFT is not None
     if ranks.world_size > 1:  # each row is of one rank, and zero on the others: the sum is exact
-        torch.distributed.all_reduce(errors_SF)
-    whole, *frames = errors_SF.mean(dim=0).tolist()
-    return Evaluation(whole, frames if task.split.kind == "rollout" else None, samples)
+        torch.distributed.all_reduce(errors_SFT)
+    return _evaluation(errors_SFT, task)
+
+
+def _evaluation(errors_SFT: torch.Tensor, task: Task) -> Evaluation:
+    """Of each sample and field: the error of all frames together, then that of each."""
+    mean_FT = errors_SFT.mean(dim=0)
+    whole, *frames = mean_FT.mean(dim=0).tolist()
+    names, by_field = task.signature.targets, None
+    if len(names) > 1:
+        by_field = dict(zip(names, mean_FT[:, 0].tolist(), strict=True))
+    return Evaluation(whole, frames if task.signature.is_rollout else None, len(errors_SFT), by_field)
 
 
 @contextmanager
@@ -71,29 +81,56 @@ def predict_first(network: Network, task: Task, most: int, device: torch.device)
     """Of the first samples of a split, to be looked at. Every rank computes them."""
     batch = task.split.batch(torch.arange(min(most, len(task.split))))
     fields = (batch.input_BHWC, batch.target_BHWC, task.predict(network, batch, device))
-    return Predictions(task.split.kind, *(field.detach().cpu().float().numpy() for field in fields))
+    known = task.signature
+    arrays = (field.detach().cpu().float().numpy() for field in fields)
+    return Predictions(known.kind, *arrays, known.inputs, known.targets, known.units)
 
 
 def load_trained(
-    folder: RunFolder, store: Path | None = None, resolution: int | None = None, best: bool = False
+    folder: RunFolder,
+    store: Path | None = None,
+    resolution: int | None = None,
+    best: bool = False,
+    split_name: str = "test",
 ) -> tuple[nn.Module, Task]:
-    """The trained model of a run and the test split of its store, or of another store of the same kind; at another
-    resolution, or with the weights of the best evaluation, if asked for."""
+    """The trained model of a run and the test split of its store, or another split, or that of another store of the
+    same kind; at another resolution, or with the weights of the best evaluation, if asked for."""
     recipe = folder.recipe()
     file = folder.weights(best)
-    opened, samples = open_store(store or recipe.data.store), None if store else recipe.data.test_samples
+    data = recipe.data
+    most = None if store else getattr(data, f"{split_name}_samples")
+    opened = open_store(store or data.store)
     if resolution is None:
-        data = recipe.data.model_copy(update={"test_samples": samples})
-        split = load_splits(opened, data, ("test",)).splits["test"]
+        data = data.model_copy(update={f"{split_name}_samples": most})
+        split = load_splits(opened, data, (split_name,)).splits[split_name]
     else:
-        split = load_split(opened, "test", samples, resolution)
-    grid = trained_grid(file)
+        split = load_split(opened, split_name, most, resolution)
+    alone = load_alone(file)
     tied = recipe.model.tied_to_grid()
-    if tied and grid != split.grid:
+    if tied and alone.grid != split.grid:
         raise GeomanoError(
-            f"{folder.path}: {tied} is tied to the grid of its training, {grid}; the data has {split.grid}: train "
+            f"{folder.path}: {tied} is tied to the grid of its training, {alone.grid}; the data has {split.grid}: train "
             "without it to evaluate at any resolution"
         )
-    model = build_model(recipe.model, split.in_channels, split.out_channels, grid)
-    split = load_weights(file, model, split)
+    split = trained_split(alone, split, str(opened.path), str(folder.path))
+    model = build_model(recipe.model, split.in_channels, split.out_channels, alone.grid)
+    load_weights(alone, model, file)
     return model.eval(), Task(split, recipe.loss.gradient_weight, recipe.compute.precision)
+
+
+def trained_split(alone: Alone, split: Split, data: str, run: str) -> Split:
+    """The split with the normalisers of the training. Its fields must be those that the model was trained on."""
+    trained, found = alone.signature, split.signature
+    if (trained.kind, len(trained.inputs), len(trained.targets)) != (found.kind, len(found.inputs), len(found.targets)) or (
+        trained.in_channels != found.in_channels
+    ):
+        raise GeomanoError(
+            f"{data}: its fields ({_fields_in_words(found)}) do not fit {run}, which was trained on "
+            f"{_fields_in_words(trained)}; evaluate on data of the same kind"
+        )
+    return replace(split, signature=replace(trained, frames_out=found.frames_out, boundary=found.boundary))
+
+
+def _fields_in_words(known: Signature) -> str:
+    given = f"{known.frames_in} frames of {', '.join(known.inputs)}" if known.is_rollout else ", ".join(known.inputs)
+    return f"{' + '.join([given, *known.context])} -> {', '.join(known.targets)}"

@@ -13,6 +13,7 @@ import torch
 from geomano_hpc.config import Recipe
 from geomano_hpc.data import Batch, GlobalBatch
 from geomano_hpc.errors import GeomanoError, InterruptedRunError, PreemptedError
+from geomano_hpc.models import build_model
 from geomano_hpc.training.callbacks import Callback, Callbacks, Progress, check_callbacks
 from geomano_hpc.training.distributed.together import ranks_together
 from geomano_hpc.training.distributed.watch import RankWatch
@@ -20,14 +21,15 @@ from geomano_hpc.training.distributed.world import fail_everywhere
 from geomano_hpc.training.evaluate import Evaluation, evaluate, evaluating, predict_first
 from geomano_hpc.training.records.checkpoint import Checkpoint, Position, load_newest, save_checkpoint
 from geomano_hpc.training.records.journal import Journal
-from geomano_hpc.training.records.metrics import EpochSums
+from geomano_hpc.training.records.metrics import EpochSums, line_of
 from geomano_hpc.training.records.run_folder import RunFolder
-from geomano_hpc.training.records.weights import save_weights
+from geomano_hpc.training.records.weights import load_alone, load_weights, save_weights
 from geomano_hpc.training.result import result_of
 from geomano_hpc.training.setup import Setup, set_up
 from geomano_hpc.training.signals import StopRequest, stop_requests
 from geomano_hpc.training.start import prepare, record_start
 from geomano_hpc.training.steps import Steps, Taken
+from geomano_hpc.training.tasks import Network, Task
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class Training:
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.setup, self.recipe, self.ranks, self.engine = setup, setup.recipe, setup.ranks, setup.engine
-        self.config, self.test_task, self.total_steps = setup.recipe.training, setup.test_task, setup.total_steps
+        self.config, self.total_steps = setup.recipe.training, setup.total_steps
         self.folder, self.watch, self.stop, self.done = folder, watch, stop, done
         self.steps = Steps(setup.recipe, setup.engine, setup.task, watch, self._wishes)
         self.sums = EpochSums(**done.sums)
@@ -95,10 +97,11 @@ class Training:
             while self.position.epoch < self.config.epochs:
                 self._epoch(batches)
             self._fail_if_a_callback_did()  # in the last epoch, after the last step that the ranks agreed on
+            tested = self._test_of_best() if self.setup.chooses_best else None
             self.journal.finished()
         self.watch.unhurried()
         weights = self.engine.weights()
-        return self._finish(weights) if self.ranks.is_main else {}
+        return self._finish(weights, tested) if self.ranks.is_main else {}
 
     def _epoch(self, batches: Iterator[tuple[GlobalBatch, Iterator[Batch]]]) -> None:
         """The rest of the epoch at work, its evaluation and its line."""
@@ -156,21 +159,19 @@ class Training:
         line = {
             "epoch": epoch,
             "step": self.position.step,
-            "test_rel_l2": None if judged is None else judged.rel_l2,
-            "test_seconds": None if judged is None else time.monotonic() - started,
+            **line_of(self.setup.judged_split, judged, time.monotonic() - started),
             **self.sums.line(),
             "skipped_batches": self.done.skipped,
         }
-        if judged is not None and judged.rel_l2_by_frame is not None:
-            line["test_rel_l2_by_frame"] = judged.rel_l2_by_frame
         best = math.inf if self.done.best is None else self.done.best
-        if judged is not None and judged.rel_l2 < best:  # never one that is not a number
+        if self.setup.chooses_best and judged is not None and judged.rel_l2 < best:  # never one that is not a number
             self.done = replace(self.done, best=judged.rel_l2)
             weights = self.engine.weights()
             if self.ranks.is_main:
-                save_weights(self.folder.best_weights_file, weights, self.test_task.split, self.recipe)
+                save_weights(self.folder.best_weights_file, weights, self.setup.task.split, self.recipe)
         if last or (config.figures_every and epoch % config.figures_every == 0):
-            self._show_samples()
+            with evaluating(self.engine.model):
+                self._show_samples(self.engine.evaluation_network, self.setup.judge)
         self.journal.epoch(line)
         self.done = replace(self.done, position=Position(epoch, self.position.step))
         self.sums = EpochSums()
@@ -179,9 +180,25 @@ class Training:
             self._save()
 
     def _evaluate(self) -> Evaluation:
-        network, device = self.engine.evaluation_network, self.engine.device
         with evaluating(self.engine.model):
-            return evaluate(network, self.test_task, self.config.batch_size, device, self.ranks, self._pause)
+            return self._judged(self.engine.evaluation_network, self.setup.judge)
+
+    def _judged(self, network: Network, task: Task) -> Evaluation:
+        return evaluate(network, task, self.config.batch_size, self.engine.device, self.ranks, self._pause)
+
+    def _test_of_best(self) -> Evaluation:
+        """The test split, once, with the weights that the validation split chose; with the last ones where it could
+        choose none, since no error was a number."""
+        if self.done.best is None:
+            logger.warning("no evaluation on the validation split gave a number: the last weights are tested")
+            with evaluating(self.engine.model):
+                return self._judged(self.engine.evaluation_network, self.setup.test_task)
+        file, split = self.folder.best_weights_file, self.setup.task.split
+        model = build_model(self.recipe.model, split.in_channels, split.out_channels, split.grid)
+        load_weights(load_alone(file), model, file)
+        model = model.to(self.engine.device).eval()
+        self._show_samples(model, self.setup.test_task)
+        return self._judged(model, self.setup.test_task)
 
     def _pause(self) -> None:
         """Between two batches of an evaluation, which may take longer than the notice that a preemption gives."""
@@ -211,11 +228,11 @@ class Training:
         if self.engine.sum_over_ranks(failed).item():
             fail_everywhere(failure or GeomanoError("a callback failed on rank 0"), self.ranks)
 
-    def _show_samples(self) -> None:
-        """Predict a few test samples: kept for the report, and drawn in TensorBoard if the recipe wants figures."""
-        network, device = self.engine.evaluation_network, self.engine.device
-        with evaluating(self.engine.model):
-            shown = predict_first(network, self.test_task, _FIGURE_SAMPLES, device)
+    def _show_samples(self, network: Network, task: Task) -> None:
+        """Predict a few samples: kept for the report, and drawn in TensorBoard if the recipe wants figures."""
+        shown = predict_first(network, task, _FIGURE_SAMPLES, self.engine.device)
+        split = "test" if task is self.setup.test_task else self.setup.judged_split
+        shown = replace(shown, split=split)
         if self.ranks.is_main:
             shown.write(self.folder.predictions_file)
         if self.config.figures_every:
@@ -245,11 +262,12 @@ class Training:
             self.ranks.rank,
         )
 
-    def _finish(self, weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-        save_weights(self.folder.weights_file, weights, self.test_task.split, self.recipe)
-        result = result_of(self.setup, self.done, self.folder.metrics())
+    def _finish(self, weights: dict[str, torch.Tensor], tested: Evaluation | None) -> dict[str, Any]:
+        save_weights(self.folder.weights_file, weights, self.setup.task.split, self.recipe)
+        result = result_of(self.setup, self.done, self.folder.metrics(), tested)
         self.folder.write_result(result)
-        logger.info("finished: rel-L2 %.5f on %d test samples", result["rel_l2"], result["test_samples"])
+        chosen = " with the weights that the validation split chose" if result["weights"] == "best" else ""
+        logger.info("finished: rel-L2 %.5f on %d test samples%s", result["rel_l2"], result["test_samples"], chosen)
         self._call_back("on_end", result=dict(result))
         if self.callbacks.failure is not None:
             raise self.callbacks.failure

@@ -3,7 +3,7 @@
 The loop sums them over the batch, as the benchmark does. Axes: B batch, H x W grid, C channels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -87,19 +87,34 @@ def _h1_squared(field_BHWC: torch.Tensor) -> torch.Tensor:
     return sum(part.square().flatten(1).sum(1) for part in (field_BHWC, d_dx, d_dy))  # type: ignore[return-value]
 
 
-def central_differences(field_BHWC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """d/dx and d/dy by central differences with zero padding, in units of the grid step."""
-    padded = F.pad(field_BHWC, (0, 0, 1, 1, 1, 1))
-    d_dx = (padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]) / 2
-    d_dy = (padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]) / 2
-    return d_dx, d_dy
+def central_differences(field_BHWC: torch.Tensor, axis: int, boundary: str) -> torch.Tensor:
+    """The derivative along an axis of the grid (1 or 2), in units of the grid step. Beyond a wall the field is zero,
+    a periodic field goes on at its other end; where neither is known, only inner points count."""
+    points = field_BHWC.shape[axis]
+    if boundary == "wall":
+        around = F.pad(field_BHWC, (0, 0, 0, 0, 1, 1) if axis == 1 else (0, 0, 1, 1))
+    elif boundary == "periodic":
+        around = torch.cat([field_BHWC.narrow(axis, points - 1, 1), field_BHWC, field_BHWC.narrow(axis, 0, 1)], axis)
+    else:
+        around = field_BHWC
+    inner = around.shape[axis] - 2
+    return (around.narrow(axis, 2, inner) - around.narrow(axis, 0, inner)) / 2
 
 
-def gradient_loss(prediction_BHWC: torch.Tensor, target_BHWC: torch.Tensor) -> torch.Tensor:
-    """L_g: relative L2 of d/dx plus that of d/dy, of each sample [B].
+def gradient_loss(
+    prediction_BHWC: torch.Tensor, target_BHWC: torch.Tensor, boundary: Sequence[str] = ("wall", "wall")
+) -> torch.Tensor:
+    """L_g: relative L2 of d/dx plus that of d/dy, of each sample [B]; of a line, of its one derivative.
 
-    The prediction's border is set to zero before differencing. The grid step cancels in the quotient.
+    At walls the prediction's border is set to zero before differencing. The grid step cancels in the quotient.
     """
-    inner = F.pad(prediction_BHWC[:, 1:-1, 1:-1], (0, 0, 1, 1, 1, 1))
-    (predicted_dx, predicted_dy), (target_dx, target_dy) = central_differences(inner), central_differences(target_BHWC)
-    return relative_l2(predicted_dx, target_dx) + relative_l2(predicted_dy, target_dy)
+    axes = [axis for axis in (1, 2) if target_BHWC.shape[axis] > 2]
+    for axis in axes:
+        if boundary[axis - 1] == "wall":
+            inner = prediction_BHWC.narrow(axis, 1, prediction_BHWC.shape[axis] - 2)
+            prediction_BHWC = F.pad(inner, (0, 0, 0, 0, 1, 1) if axis == 1 else (0, 0, 1, 1))
+    derivatives = [
+        [central_differences(field, axis, boundary[axis - 1]) for field in (prediction_BHWC, target_BHWC)]
+        for axis in axes
+    ]
+    return sum(relative_l2(predicted, target) for predicted, target in derivatives)  # type: ignore[return-value]

@@ -1,7 +1,7 @@
 """Predictions from fields of one's own, in physical units: from arrays, tensors, and files.
 
 They need the run folder or its file of weights only, not the data of the training.
-Axes: B samples, H x W grid, C channels (frames of a rollout).
+Axes: B samples, H x W grid, C channels (the fields of each frame, frame by frame).
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from torch import nn
 
 from geomano_hpc.atomic import replacing
 from geomano_hpc.config import ModelConfig, Recipe
+from geomano_hpc.data import Signature, Split
 from geomano_hpc.errors import ConfigError, DataError, in_one_line
 from geomano_hpc.models import build_model
 from geomano_hpc.training.distributed.ranks import Ranks
@@ -59,16 +60,21 @@ class Predictor:
     source: str  # named in errors
 
     @property
+    def known(self) -> Signature:
+        return self.alone.signature
+
+    @property
     def is_rollout(self) -> bool:
-        return self.task.split.kind == "rollout"
+        return self.known.is_rollout
 
     def layout(self, shape: tuple[int, ...], source: str) -> Layout:
         """How fields of this shape are read; what does not fit the model is refused."""
-        C = self.alone.in_channels
+        C = self.known.in_channels
         layout = _layout(shape, C)
         if layout is None or 0 in shape:
             wanted = "1 channel: (H, W), (samples, H, W)" if C == 1 else f"{C} channels: (H, W, {C})"
-            raise DataError(f"{source}: has shape {shape}; the model takes {wanted} or (samples, H, W, {C})")
+            names = f": {self.channels_in_words()}" if C > 1 else ""
+            raise DataError(f"{source}: has shape {shape}; the model takes {wanted} or (samples, H, W, {C}){names}")
         grid = shape[0 if layout.single else 1 :][:2]
         if self.tied_to_grid and grid != self.alone.grid:
             raise DataError(
@@ -77,23 +83,33 @@ class Predictor:
             )
         return layout
 
-    def channels(self, steps: int | None) -> int:
-        """Of the prediction: as many frames of a rollout as are asked for, or as were trained."""
+    def channels_in_words(self) -> str:
+        """What an input has on its last axis, in order."""
+        known = self.known
+        frames = f"{known.frames_in} frames of " if known.is_rollout else ""
+        return ", ".join([f"{frames}{', '.join(known.inputs)}", *known.context])
+
+    def frames(self, steps: int | None) -> int:
+        """Of the prediction: as many frames of a rollout as are asked for, or as were trained; of a steady problem 1."""
         if not self.is_rollout:
             if steps is not None:
                 raise ConfigError(f"{self.source} solves a steady problem, which has no frames to count")
-            return self.alone.out_channels
+            return 1
         if steps is not None and (not isinstance(steps, int) or steps < 1):
             raise ConfigError(f"{steps!r} frames of a rollout were asked for, expected a whole number of at least 1")
-        return steps or self.alone.frames
+        return steps or self.known.frames_out
+
+    def channels(self, steps: int | None) -> int:
+        """Of the prediction: the fields of each frame."""
+        return self.frames(steps) * len(self.known.targets)
 
     def predict(self, fields_BHWC: torch.Tensor, steps: int | None = None) -> torch.Tensor:
         """One batch [B, H, W, C] in physical units, computed on the model's device in evaluation mode."""
-        channels, wanted = self.channels(steps), list(fields_BHWC.shape)
+        frames, channels, wanted = self.frames(steps), self.channels(steps), list(fields_BHWC.shape)
         given = fields_BHWC.detach().to(self.device, torch.float32)
         try:
             with evaluating(self.model):
-                predicted = self.task.roll_out(self.model, given, channels).float()
+                predicted = self.task.roll_out(self.model, given, frames).float()
         except (RuntimeError, ValueError, IndexError) as error:  # a model of the user's may be tied to its grid
             raise DataError(f"{self.source}: the model fails on fields of {wanted} ({in_one_line(error)})") from error
         if list(predicted.shape) != [*wanted[:-1], channels]:
@@ -115,19 +131,20 @@ def load_predictor(
         raise ConfigError(
             f"{weights}: does not say which model it is (written by an older version); load the whole run folder"
         )
-    model = build_model(config, alone.in_channels, alone.out_channels, alone.grid)
+    known = alone.signature
+    model = build_model(config, known.in_channels, known.out_channels, alone.grid)
     try:
         model.load_state_dict(alone.weights)
     except RuntimeError as error:
         raise DataError(f"{weights}: does not fit its model ({str(error).splitlines()[-1].strip()})") from error
     place = pick_device(Ranks(0, 1, 0)) if device is None else _device(device)
     tied = config.tied_to_grid()
-    task = Task(alone.split, 0.0, precision)  # no loss is computed here
+    task = Task(Split(known, torch.empty(0), torch.empty(0)), 0.0, precision)  # no loss is computed here
     return Predictor(model.to(place).eval(), config, task, alone, place, tied, source or str(weights))
 
 
 def predict_file(
-    folder: RunFolder, given: Path, out: Path, frames: int | None = None, best: bool = False
+    folder: RunFolder, given: Path, out: Path, frames: int | None = None, best: bool | None = None
 ) -> tuple[int, ...]:
     """Read inputs from one .npy file and write predictions to another; returns the shape of what was written.
 

@@ -1,13 +1,15 @@
 """The parts of a training as plain objects: data, tasks, model, engine and scan backend, built once in this order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from geomano_hpc.config import Recipe
-from geomano_hpc.data import load_splits
+from geomano_hpc.config.choices import LOSSES
+from geomano_hpc.data import Split, load_splits
 from geomano_hpc.data_prep.store import Store, open_store
+from geomano_hpc.errors import ConfigError
 from geomano_hpc.kernels import BackendStatus, ready_backend
 from geomano_hpc.models import build_model, count_parameters
 from geomano_hpc.training.distributed.ranks import Ranks
@@ -31,10 +33,25 @@ class Setup:
     data_loading: dict[str, Any]  # what was chosen and from which numbers, for environment.json
     task: Task  # of the training split
     test_task: Task
+    validation_task: Task | None  # of a store that has such a split
     backend: BackendStatus | None  # of the scan; None for a model without one
     engine: Engine  # holds the model
     parameters: int
     total_steps: int  # of the optimiser
+
+    @property
+    def chooses_best(self) -> bool:
+        """On the validation split; without one nothing is chosen, and the result is that of the last epoch."""
+        return self.validation_task is not None
+
+    @property
+    def judge(self) -> Task:
+        """What an epoch is judged on."""
+        return self.validation_task or self.test_task
+
+    @property
+    def judged_split(self) -> str:
+        return "validation" if self.chooses_best else "test"
 
 
 def check_parts(recipe: Recipe) -> None:
@@ -50,9 +67,19 @@ def set_up(recipe: Recipe, ranks: Ranks) -> Setup:
     """Every rank calls it, after the data is there. The seed decides the initial weights."""
     store = open_store(recipe.data.store)
     loaded = load_splits(store, recipe.data)
-    train_split, test_split = loaded.splits["train"], loaded.splits["test"]
     loss, precision = make_loss(recipe.loss), recipe.compute.precision
-    task, test_task = (Task(split, recipe.loss.gradient_weight, precision, loss) for split in (train_split, test_split))
+    tasks = {
+        name: Task(
+            replace(split, signature=split.signature.in_steps_of(recipe.training.step_frames)),
+            recipe.loss.gradient_weight,
+            precision,
+            loss,
+            loss_by_field=recipe.loss.name in LOSSES,
+        )
+        for name, split in loaded.splits.items()
+    }
+    train_split = tasks["train"].split
+    check_trainable(train_split, recipe)
     backend = scan_backend(recipe, ranks)
     if not torch.cuda.is_available():
         keep_freed_memory()
@@ -62,7 +89,24 @@ def set_up(recipe: Recipe, ranks: Ranks) -> Setup:
     parameters = count_parameters(model)  # before ZeRO 3 parts them
     total_steps = recipe.training.epochs * -(-len(train_split) // recipe.training.batch_size)
     engine = start_engine(model, recipe.training, total_steps, ranks, precision)
-    return Setup(recipe, ranks, store, loaded.record, task, test_task, backend, engine, parameters, total_steps)
+    judged = (tasks["train"], tasks["test"], tasks.get("validation"))
+    return Setup(recipe, ranks, store, loaded.record, *judged, backend, engine, parameters, total_steps)
+
+
+def check_trainable(split: Split, recipe: Recipe) -> None:
+    """What the data is must go with what the recipe asks for."""
+    if len(split.grid) > 2:
+        points = " x ".join(map(str, split.grid))
+        raise ConfigError(
+            f"{recipe.data.store}: holds volumes ({points} points), and no model here takes them yet; take planes of them"
+        )
+    if recipe.training.step_frames > 1 and not split.signature.is_rollout:
+        raise ConfigError(f"training.step_frames is of rollouts; {recipe.data.store} holds a steady problem")
+    if recipe.training.step_frames > split.signature.frames_out:
+        raise ConfigError(
+            f"training.step_frames is {recipe.training.step_frames}, and a window of {recipe.data.store} has "
+            f"{split.signature.frames_out} frames to predict"
+        )
 
 
 def scan_backend(recipe: Recipe, ranks: Ranks) -> BackendStatus | None:

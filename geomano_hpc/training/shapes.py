@@ -1,17 +1,21 @@
 """The shapes that a recipe's model will see, told by its store, or by how its data would be made."""
 
 from geomano_hpc.config import DataConfig
+from geomano_hpc.data import Signature
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import DataError
 
 
-def data_shape(data: DataConfig) -> tuple[int, int, int, int]:
-    """Height, width, channels in, channels out. A rollout predicts one frame at a time."""
+def data_shape(data: DataConfig, step_frames: int = 1) -> tuple[int, int, int, int]:
+    """Height, width, channels in, channels out. A rollout predicts one frame at a time, or a few."""
     if data.store.is_dir():
         store = open_store(data.store)
-        _, height, width, channels = store.array("input").shape
-        return height, width, channels, 1 if store.card.kind == "rollout" else store.array("target").shape[-1]
+        known = Signature.of(store.card).in_steps_of(step_frames)
+        height, width, *more = store.grid
+        if more:
+            raise DataError(f"{data.store}: holds volumes, and no model here takes them yet; take planes of them")
+        return height, width, known.in_channels, known.out_channels
     if data.generate is not None:
-        return *data.generate.kept_points, problem(data.generate.problem).input_frames or 1, 1
+        return *data.generate.kept_points, problem(data.generate.problem).frames_in or 1, step_frames
     raise DataError(f"{data.store}: no such store, so the grid is not known; give it with --shape H W C")

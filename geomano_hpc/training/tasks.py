@@ -1,16 +1,18 @@
 """What a model is trained and judged on: steady problems and rollouts. All losses are in physical units.
 
-Axes: B batch, H x W grid, C channels (frames, for a rollout).
+Several fields are judged one by one, and their errors averaged: no unit of a field weighs more than that of another.
+Axes: B batch, H x W grid, C channels (the fields of each frame, frame by frame), T frames, F fields.
 """
 
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from geomano_hpc.data import Batch, Split
-from geomano_hpc.training.losses import LossOfEach, gradient_loss, of_each, relative_l2
+from geomano_hpc.data import Batch, Signature, Split
+from geomano_hpc.training.losses import LossOfEach, gradient_loss, mse, of_each, relative_l2
 
 Samples = torch.Tensor | Batch  # numbers of samples of the split, or samples that are loaded already
 Network = Callable[[torch.Tensor], torch.Tensor]
@@ -39,47 +41,70 @@ class Task:
     gradient_weight: float
     precision: str = "float32"
     loss: LossOfEach = relative_l2
+    loss_by_field: bool = True  # False for a loss of the user's, which gets all fields together
+
+    @property
+    def signature(self) -> Signature:
+        return self.split.signature
 
     def loss_parts(self, model: Network, samples: Samples, device: torch.device) -> LossParts:
-        """What is trained on, summed over the samples; over the frames too, in a rollout."""
+        """What is trained on, summed over the samples; over the steps too, in a rollout."""
         input_BHWC, target_BHWC = self._fields(samples, device)
-        if self.split.kind == "steady":
+        if not self.signature.is_rollout:
             return self._losses([self.step(model, input_BHWC)], [target_BHWC])
-        # Teacher-forced: each frame is predicted from the true frames before it.
-        frames = torch.cat([input_BHWC, target_BHWC], dim=-1)
-        window = input_BHWC.shape[-1]
-        predicted = [self.step(model, frames[..., t : t + window]) for t in range(target_BHWC.shape[-1])]
-        return self._losses(predicted, list(target_BHWC.split(1, dim=-1)))
+        # Teacher-forced: each step is predicted from the true frames before it.
+        known = self.signature
+        window, context = self._parted(input_BHWC)
+        frames = torch.cat([window, target_BHWC], dim=-1)
+        targets = target_BHWC.split(known.out_channels, dim=-1)
+        predicted = []
+        for number, target in enumerate(targets):
+            first = number * known.out_channels
+            seen = frames[..., first : first + known.window_channels]
+            step = self.step(model, seen if context is None else torch.cat([seen, context], dim=-1))
+            predicted.append(step[..., : target.shape[-1]])  # the last step may look beyond the frames there are
+        return self._losses(predicted, list(targets))
 
     @torch.no_grad()
     def predict(self, model: Network, samples: Samples, device: torch.device) -> torch.Tensor:
         """The prediction for the whole target [B, H, W, C]; a rollout feeds on its own frames."""
-        input_BHWC, target_BHWC = self._fields(samples, device)
-        return self.roll_out(model, input_BHWC, target_BHWC.shape[-1])
+        input_BHWC, _ = self._fields(samples, device)
+        return self.roll_out(model, input_BHWC, self.signature.frames_out)
 
     @torch.no_grad()
     def roll_out(self, model: Network, input_BHWC: torch.Tensor, frames: int) -> torch.Tensor:
         """So many frames from an input in physical units; a steady problem has its whole target in one call."""
-        if self.split.kind == "steady":
+        if not self.signature.is_rollout:
             return self.step(model, input_BHWC)
-        seen = input_BHWC
-        window = input_BHWC.shape[-1]
-        for _ in range(frames):
-            seen = torch.cat([seen, self.step(model, seen[..., -window:])], dim=-1)
-        return seen[..., window:]
+        known = self.signature
+        seen, context = self._parted(input_BHWC)
+        for _ in range(-(-frames // known.step_frames)):
+            last = seen[..., -known.window_channels :]
+            step = self.step(model, last if context is None else torch.cat([last, context], dim=-1))
+            seen = torch.cat([seen, step], dim=-1)
+        return seen[..., known.window_channels : known.window_channels + frames * len(known.targets)]
+
+    def _parted(self, input_BHWC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The given frames of a rollout, and what is the same in every step."""
+        if not self.signature.context:
+            return input_BHWC, None
+        window = self.signature.window_channels
+        return input_BHWC[..., :window], input_BHWC[..., window:]
 
     def errors(self, model: Network, samples: Samples, device: torch.device) -> torch.Tensor:
-        """Relative L2 of each sample [B], over all frames of a rollout together."""
-        _, target_BHWC = self._fields(samples, device)
-        return relative_l2(self.predict(model, samples, device), target_BHWC)
+        """Relative L2 of each sample [B], over all frames of a rollout together, averaged over the fields."""
+        return self.field_errors(model, samples, device)[..., 0].mean(dim=1)
 
-    def frame_errors(self, model: Network, samples: Samples, device: torch.device) -> torch.Tensor:
-        """[B, 1 + T]: relative L2 of each sample over all frames together, then of each of the T frames."""
-        _, target_BHWC = self._fields(samples, device)
-        predicted_BHWC = self.predict(model, samples, device)
-        frames = zip(predicted_BHWC.split(1, dim=-1), target_BHWC.split(1, dim=-1), strict=True)
-        whole = relative_l2(predicted_BHWC, target_BHWC)
-        return torch.stack([whole, *(relative_l2(one, other) for one, other in frames)], dim=1)
+    def field_errors(self, model: Network, samples: Samples, device: torch.device) -> torch.Tensor:
+        """[B, F, 1 + T]: of each field the relative L2 over all frames together, then of each of the T frames."""
+        batch = samples if isinstance(samples, Batch) else self.split.batch(samples)
+        predicted_BHWC = self.predict(model, batch, device)
+        _, target_BHWC = batch.to(device)
+        found = []
+        for one, other in self._by_field(predicted_BHWC, target_BHWC):
+            frames = zip(one.split(1, dim=-1), other.split(1, dim=-1), strict=True)
+            found.append(torch.stack([relative_l2(one, other), *(relative_l2(p, t) for p, t in frames)], dim=1))
+        return torch.stack(found, dim=1)
 
     def _fields(self, samples: Samples, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         return (samples if isinstance(samples, Batch) else self.split.batch(samples)).to(device)
@@ -89,17 +114,40 @@ class Task:
         lowered = self.precision != "float32"
         dtype = getattr(torch, self.precision)
         with torch.autocast(input_BHWC.device.type, dtype=dtype) if lowered else contextlib.nullcontext():
-            output = model(self.split.input_normaliser.encode(input_BHWC))
-        return self.split.target_normaliser.decode(output.float() if lowered else output)
+            output = model(self.signature.input_normaliser.encode(input_BHWC))
+        return self.signature.step_normaliser.decode(output.float() if lowered else output)
+
+    def _by_field(self, *fields_BHWC: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
+        """Of each field its frames [B, H, W, T], in each of the tensors."""
+        names = self.signature.targets
+        if len(names) == 1:
+            return [fields_BHWC]
+        return [tuple(field[..., number :: len(names)] for field in fields_BHWC) for number in range(len(names))]
+
+    def _mean_over_fields(self, loss: LossOfEach, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """[B]"""
+        found = [loss(*pair) for pair in self._by_field(one, other)]
+        return found[0] if len(found) == 1 else torch.stack(found).mean(dim=0)
+
+    def _named_loss(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        if not self.loss_by_field or len(self.signature.targets) == 1:
+            return of_each(self.loss, one, other)
+        if self.loss is mse:  # in deviations of each field: squares of other units do not add up
+            std = self.signature.step_normaliser.std
+            scale = one.new_tensor(std[: one.shape[-1]]) if isinstance(std, tuple) else std
+            one, other = one / scale, other / scale
+        return self._mean_over_fields(lambda p, t: of_each(self.loss, p, t), one, other)
 
     def _losses(self, predicted: Sequence[torch.Tensor], target: Sequence[torch.Tensor]) -> LossParts:
         pairs = list(zip(predicted, target, strict=True))
-        named = torch.stack([of_each(self.loss, one, other).sum() for one, other in pairs]).sum()
+        named = torch.stack([self._named_loss(one, other).sum() for one, other in pairs]).sum()
         relative = named
         if self.loss is not relative_l2:
             with torch.no_grad():
-                relative = torch.stack([relative_l2(one, other).sum() for one, other in pairs]).sum()
+                found = [self._mean_over_fields(relative_l2, one, other).sum() for one, other in pairs]
+                relative = torch.stack(found).sum()
         if not self.gradient_weight:
             return LossParts(named, None, 0.0, relative)
-        gradient = torch.stack([gradient_loss(one, other).sum() for one, other in pairs]).sum()
-        return LossParts(named, gradient, self.gradient_weight, relative)
+        of_gradients = partial(gradient_loss, boundary=self.signature.boundary)
+        found = [self._mean_over_fields(of_gradients, one, other).sum() for one, other in pairs]
+        return LossParts(named, torch.stack(found).sum(), self.gradient_weight, relative)

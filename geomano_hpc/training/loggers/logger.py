@@ -18,6 +18,7 @@ _EPOCH_CURVES = {
     "train_loss": "loss/train",
     "train_rel_l2": "loss/train_rel_l2",
     "train_gradient_loss": "loss/train_gradient",
+    "validation_rel_l2": "rel_l2/validation",
     "test_rel_l2": "rel_l2/test",
     "lr": "training/lr",
     "gradient_norm": "training/gradient_norm",
@@ -117,8 +118,12 @@ def check_loggers(names: Sequence[str]) -> None:
 def curves(line: dict[str, Any]) -> dict[str, float]:
     """The numbers of an epoch's line by the names of their curves."""
     found = {curve: line[key] for key, curve in _EPOCH_CURVES.items() if line.get(key) is not None}
-    frames = line.get("test_rel_l2_by_frame") or []
-    return {**found, **{f"rel_l2_by_frame/{number:02d}": error for number, error in enumerate(frames, start=1)}}
+    for split in ("validation", "test"):
+        frames = line.get(f"{split}_rel_l2_by_frame") or []
+        found |= {f"rel_l2_by_frame/{number:02d}": error for number, error in enumerate(frames, start=1)}
+        fields = line.get(f"{split}_rel_l2_by_field") or {}
+        found |= {f"rel_l2_by_field/{name}": error for name, error in fields.items()}
+    return found
 
 
 def hyperparameters(recipe: Recipe) -> dict[str, bool | int | float | str]:

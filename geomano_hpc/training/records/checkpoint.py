@@ -41,7 +41,7 @@ class Checkpoint:
     position: Position = Position()
     sums: dict[str, float] = field(default_factory=dict)  # of the epoch at work
     skipped: int = 0  # batches whose loss was not finite
-    best: float | None = None  # the smallest test error so far
+    best: float | None = None  # the smallest error on the validation split so far
 
 
 def save_checkpoint(folder: Path, engine: Engine, checkpoint: Checkpoint, keep: int) -> Path:

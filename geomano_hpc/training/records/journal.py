@@ -51,7 +51,7 @@ class Journal:
             logger.info("epoch %d/%d %s", line["epoch"], self._recipe.training.epochs, _words(line))
 
     def figures(self, shown: Predictions, weights: dict[str, torch.Tensor], step: int) -> None:
-        """Of some test samples, and of the learned correction in the weights."""
+        """Of some samples, and of the learned correction in the weights."""
         if self._loggers is None or not self._loggers.takes_figures:
             return
         from geomano_hpc.training.records import pictures
@@ -77,6 +77,11 @@ class Journal:
 
 
 def _words(line: dict[str, Any]) -> str:
-    test = "" if line["test_rel_l2"] is None else f" test rel-L2 {line['test_rel_l2']:.5f}"
+    judged = ""
+    for split in ("validation", "test"):
+        if line.get(f"{split}_rel_l2") is not None:
+            judged = f" {split} rel-L2 {line[f'{split}_rel_l2']:.5f}"
+            fields = line.get(f"{split}_rel_l2_by_field") or {}
+            judged += f" ({', '.join(f'{name} {error:.5f}' for name, error in fields.items())})" if fields else ""
     speed = f"{line['samples_per_second']:.1f} samples/s, {line['data_wait_share']:.1%} waiting for data"
-    return f"loss {line['train_loss']:.5f}{test} lr {line['lr']:.2e} {speed}"
+    return f"loss {line['train_loss']:.5f}{judged} lr {line['lr']:.2e} {speed}"

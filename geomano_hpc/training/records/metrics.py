@@ -5,7 +5,7 @@ import math
 import os
 import resource
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -47,6 +47,29 @@ class EpochSums:
             "data_wait_share": self.data_wait / seconds,
             "memory_gib": peak_memory_gib(),
         }
+
+
+def line_of(split: str, judged: "Judged | None", seconds: float) -> dict[str, Any]:
+    """What an evaluation adds to the line of its epoch, under the name of its split. A line without one says so."""
+    line: dict[str, Any] = {} if split == "test" else {"test_rel_l2": None}
+    line[f"{split}_rel_l2"] = None if judged is None else judged.rel_l2
+    line[f"{split}_seconds"] = None if judged is None else seconds
+    if judged is not None and judged.rel_l2_by_frame is not None:
+        line[f"{split}_rel_l2_by_frame"] = judged.rel_l2_by_frame
+    if judged is not None and judged.rel_l2_by_field is not None:
+        line[f"{split}_rel_l2_by_field"] = judged.rel_l2_by_field
+    return line
+
+
+class Judged(Protocol):
+    """An evaluation: see training/evaluate.py."""
+
+    @property
+    def rel_l2(self) -> float: ...
+    @property
+    def rel_l2_by_frame(self) -> list[float] | None: ...
+    @property
+    def rel_l2_by_field(self) -> dict[str, float] | None: ...
 
 
 def peak_memory_gib() -> float:

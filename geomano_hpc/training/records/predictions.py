@@ -1,7 +1,7 @@
 """Predictions of a few test samples that a run leaves behind, so that pictures of them need neither model nor data.
 
-The file has `kind`, steady or rollout, and `input`, `truth` and `prediction` in physical units [B, H, W, C].
-Axes: B samples, H x W grid, C channels (frames).
+The file has `kind`, steady or rollout, `input`, `truth` and `prediction` in physical units [B, H, W, C], and the names
+of the fields. Axes: B samples, H x W grid, C channels (the fields of each frame, frame by frame).
 """
 
 import zipfile
@@ -20,6 +20,10 @@ class Predictions:
     input_BHWC: np.ndarray
     truth_BHWC: np.ndarray
     predicted_BHWC: np.ndarray
+    inputs: tuple[str, ...] = ("input",)  # fields of a given frame
+    targets: tuple[str, ...] = ("u",)
+    units: tuple[str, ...] = ()  # of the targets
+    split: str = "test"
 
     def write(self, file: Path) -> None:
         with replacing(file) as temporary, temporary.open("wb") as opened:
@@ -29,6 +33,10 @@ class Predictions:
                 input=self.input_BHWC,
                 truth=self.truth_BHWC,
                 prediction=self.predicted_BHWC,
+                inputs=np.array(self.inputs),
+                targets=np.array(self.targets),
+                units=np.array(self.units, dtype=str),
+                split=np.array(self.split),
             )
 
     @staticmethod
@@ -37,6 +45,11 @@ class Predictions:
             raise GeomanoError(f"{file.parent}: has no {file.name}; a run of an earlier version did not write it")
         try:
             with np.load(file, allow_pickle=False) as arrays:
-                return Predictions(str(arrays["kind"]), arrays["input"], arrays["truth"], arrays["prediction"])
+                fields = (arrays["input"], arrays["truth"], arrays["prediction"])
+                names = {
+                    name: tuple(map(str, arrays[name])) for name in ("inputs", "targets", "units") if name in arrays
+                }
+                split = str(arrays["split"]) if "split" in arrays else "test"
+                return Predictions(str(arrays["kind"]), *fields, **names, split=split)
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise GeomanoError(f"{file}: cannot be read ({error})") from error

@@ -79,10 +79,17 @@ class RunFolder:
     def trace(self) -> Path:
         return self.path / "trace"
 
-    def weights(self, best: bool = False) -> Path:
-        """The weights of the end of the training, or of the evaluation with the smallest error so far."""
+    def weights(self, best: bool | None = None) -> Path:
+        """Those of the end of the training, or those that the validation split chose; by default those that the result
+        is of."""
+        if best is None:
+            best = (self.result() or {}).get("weights") == "best"
         file = self.best_weights_file if best else self.weights_file
         if not file.is_file():
+            if best and self.weights_file.is_file():
+                raise GeomanoError(
+                    f"{self.path}: has no best weights: they are chosen on a validation split, and its data has none"
+                )
             raise GeomanoError(f"{self.path}: the run has no trained weights yet (no {file.name})")
         return file
 

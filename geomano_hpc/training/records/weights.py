@@ -4,7 +4,7 @@ A file of weights stands alone: it can be handed on without its run folder.
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,17 @@ from torch import nn
 
 from geomano_hpc.atomic import replacing
 from geomano_hpc.config import ModelConfig, Recipe, recipe_from_mapping
-from geomano_hpc.data import Normaliser, Split
+from geomano_hpc.data import Signature, Split
 from geomano_hpc.errors import GeomanoError
 
 _ENTRY = "geomano_hpc"
 
 
 def save_weights(file: Path, weights: dict[str, torch.Tensor], split: Split, recipe: Recipe) -> None:
-    normalisers = {"input": asdict(split.input_normaliser), "target": asdict(split.target_normaliser)}
-    shapes = {"in_channels": split.in_channels, "out_channels": split.out_channels, "frames": split.frames}
     # Not the whole recipe: where the data lay and how it was trained would make other bytes of the same weights.
     model = {"model": recipe.model.model_dump(mode="json"), "precision": recipe.compute.precision}
-    entry = {"normalisers": normalisers, "grid": split.grid, "task": split.kind, **shapes, **model}
+    shapes = {"in_channels": split.in_channels, "out_channels": split.out_channels, "frames": split.frames}
+    entry = {**split.signature.to_json(), "grid": split.grid, **shapes, **model}
     # One entry: safetensors writes several in a random order, and the same run would give other bytes.
     metadata = {_ENTRY: json.dumps(entry)}
     with replacing(file) as temporary:
@@ -38,11 +37,8 @@ class Alone:
     """What a prediction needs where the data of the training is not at hand."""
 
     weights: dict[str, torch.Tensor]
-    split: Split  # without samples: its task and normalisers
+    signature: Signature
     grid: tuple[int, int]
-    in_channels: int
-    out_channels: int
-    frames: int
     model: ModelConfig | None  # None in a file of an older version, which needs its run folder
     precision: str | None
 
@@ -56,11 +52,8 @@ def load_alone(file: Path) -> Alone:
         raise GeomanoError(f"{file}: cannot be read ({error})") from error
     if "task" not in entry:
         raise GeomanoError(f"{file}: does not say what it predicts: it was written by an older version; train again")
-    given, target = (Normaliser(**entry["normalisers"][name]) for name in ("input", "target"))
-    split = Split(entry["task"], torch.empty(0), torch.empty(0), given, target)
     grid = (entry["grid"][0], entry["grid"][1])
-    shapes = (entry["in_channels"], entry["out_channels"], entry["frames"])
-    return Alone(weights, split, grid, *shapes, _model(entry, file), entry.get("precision"))
+    return Alone(weights, Signature.from_json(entry), grid, _model(entry, file), entry.get("precision"))
 
 
 def _model(entry: dict[str, Any], file: Path) -> ModelConfig | None:
@@ -71,33 +64,15 @@ def _model(entry: dict[str, Any], file: Path) -> ModelConfig | None:
     return recipe_from_mapping({**around, "model": entry["model"]}, str(file)).model
 
 
-def trained_grid(file: Path) -> tuple[int, int] | None:
-    """The grid that the model was trained on, or None in a file that does not say."""
-    try:
-        with safe_open(file, framework="pt") as weights:
-            grid = _entry(weights).get("grid")
-    except (OSError, SafetensorError) as error:
-        raise GeomanoError(f"{file}: cannot be read ({error})") from error
-    return None if grid is None else (grid[0], grid[1])
-
-
 def _entry(weights: Any) -> dict[str, Any]:
     entry: dict[str, Any] = json.loads((weights.metadata() or {}).get(_ENTRY, "{}"))
     return entry
 
 
-def load_weights(file: Path, model: nn.Module, split: Split) -> Split:
-    """Load the weights into the model. Returns the split with the normalisers that the model was trained with."""
+def load_weights(alone: Alone, model: nn.Module, file: Path) -> None:
+    """Load the weights into the model; `file` is named in errors."""
     try:
-        with safe_open(file, framework="pt") as weights:
-            model.load_state_dict({name: weights.get_tensor(name) for name in weights.keys()})  # noqa: SIM118
-            normalisers = _entry(weights).get("normalisers")
-    except (OSError, SafetensorError) as error:
-        raise GeomanoError(f"{file}: cannot be read ({error})") from error
+        model.load_state_dict(alone.weights)
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise GeomanoError(f"{file} does not fit the data ({reason}); evaluate on data of the same kind") from error
-    if normalisers is None:
-        raise GeomanoError(f"{file}: has no normalisers, so it was not written by a training of this package")
-    given, target = (Normaliser(**normalisers[name]) for name in ("input", "target"))
-    return replace(split, input_normaliser=given, target_normaliser=target)

@@ -1,0 +1,118 @@
+"""What goes into a model and comes out of it, by name: read from a store's card, and kept with the weights.
+
+An input has as its last axis: the fields of each given frame, frame by frame; then, of a rollout, what does not change
+in time. A target has the fields of each frame to predict. A steady problem has one frame of each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from geomano_hpc.data_prep.store_card import Field, Normaliser, StoreCard
+
+
+@dataclass(frozen=True)
+class Signature:
+    kind: str
+    inputs: tuple[str, ...]  # fields of a given frame
+    targets: tuple[str, ...]  # fields of a frame to predict
+    input_normaliser: Normaliser
+    target_normaliser: Normaliser
+    context: tuple[str, ...] = ()  # given beside the frames of a rollout: static fields and constants
+    frames_in: int = 1
+    frames_out: int = 1
+    step_frames: int = 1  # that one call of the model predicts
+    boundary: tuple[str, ...] = ("unknown", "unknown")  # along the axes of the grid
+    units: tuple[str, ...] = ()  # of the targets
+
+    @property
+    def is_rollout(self) -> bool:
+        return self.kind == "rollout"
+
+    @property
+    def in_channels(self) -> int:
+        return self.frames_in * len(self.inputs) + len(self.context)
+
+    @property
+    def window_channels(self) -> int:
+        """Of an input: those of its frames, without what is the same in each of them."""
+        return self.frames_in * len(self.inputs)
+
+    @property
+    def out_channels(self) -> int:
+        """Of the model."""
+        return self.step_frames * len(self.targets)
+
+    @property
+    def target_channels(self) -> int:
+        return self.frames_out * len(self.targets)
+
+    def in_steps_of(self, frames: int) -> "Signature":
+        return replace(self, step_frames=frames)
+
+    @property
+    def step_normaliser(self) -> Normaliser:
+        """Of the model's output: that of a frame, for each of its frames."""
+        return _repeated(self.target_normaliser, len(self.targets), self.step_frames)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "task": self.kind,
+            "inputs": self.inputs,
+            "targets": self.targets,
+            "context": self.context,
+            "normalisers": {
+                name: {"mean": one.mean, "std": one.std}
+                for name, one in (("input", self.input_normaliser), ("target", self.target_normaliser))
+            },
+            "frames_in": self.frames_in,
+            "frames_out": self.frames_out,
+            "step_frames": self.step_frames,
+            "boundary": self.boundary,
+            "units": self.units,
+        }
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> "Signature":
+        """As weights keep it; those of older versions knew one field of a rollout, and no names."""
+        given, target = (Normaliser.from_json(content["normalisers"][name]) for name in ("input", "target"))
+        if "inputs" in content:
+            words = {name: tuple(content[name]) for name in ("inputs", "targets", "context", "boundary", "units")}
+            numbers = {name: content[name] for name in ("frames_in", "frames_out", "step_frames")}
+            return Signature(content["task"], input_normaliser=given, target_normaliser=target, **words, **numbers)
+        if content["task"] == "rollout":
+            frames = {"frames_in": content["in_channels"], "frames_out": content["frames"]}
+            return Signature("rollout", ("u",), ("u",), given, target, **frames)
+        names = [tuple(f"{word}.{n}" for n in range(content[key])) for word, key in _OLDER]
+        return Signature("steady", names[0], names[1], given, target)
+
+    @staticmethod
+    def of(card: StoreCard) -> "Signature":
+        windows = card.windows
+        frames_in, frames_out = (1, 1) if windows is None else (windows.frames_in, windows.frames_out)
+        given: list[Field] = [*card.inputs] * frames_in + [*card.context]
+        fields, context = card.inputs, card.context
+        if card.kind == "steady":  # nothing is predicted from a prediction: all of it is input
+            fields, context = (*fields, *context), ()
+        return Signature(
+            card.kind,
+            tuple(field.name for field in fields),
+            tuple(field.name for field in card.targets),
+            Normaliser.of(given[:1] if len({(one.mean, one.std) for one in given}) == 1 else given),
+            Normaliser.of(card.targets[:1] if len({(one.mean, one.std) for one in card.targets}) == 1 else card.targets),
+            tuple(field.name for field in context),
+            frames_in,
+            frames_out,
+            boundary=card.boundary,
+            units=tuple(field.units for field in card.targets),
+        )
+
+
+_OLDER = (("input", "in_channels"), ("target", "out_channels"))
+
+
+def _repeated(normaliser: Normaliser, fields: int, times: int) -> Normaliser:
+    if not isinstance(normaliser.mean, tuple) or not isinstance(normaliser.std, tuple):
+        return normaliser
+    assert len(normaliser.mean) == fields
+    return Normaliser(normaliser.mean * times, normaliser.std * times)
