@@ -70,7 +70,9 @@ def frames_of(axes: Sequence[str], shape: Sequence[int], role: str, problem: Pro
     if problem.kind == "steady":
         return range(1) if role == "input" else range(there - 1, there)
     if role == "input":
-        raise DataError(f"{where}: has an axis of time; a field that changes in time is predicted: name it with --field")
+        raise DataError(
+            f"{where}: has an axis of time; a field that changes in time is predicted: name it with --field"
+        )
     frames = range(0, there, problem.time_stride)
     needed = problem.frames_in + problem.frames_out
     if len(frames) < needed:

@@ -70,7 +70,11 @@ def describe(path: Path) -> dict[str, str]:
     if not card.normalised:
         lines["normalised"] = "no" + (", as in the benchmark's protocol" if card.protocol else "")
     for axis in card.axes:
-        place = "" if axis.spacing is None else f" from {axis.start:.6g} in steps of {axis.spacing:.6g} {axis.units}".rstrip()
+        place = (
+            ""
+            if axis.spacing is None
+            else f" from {axis.start:.6g} in steps of {axis.spacing:.6g} {axis.units}".rstrip()
+        )
         lines[f"axis {axis.name}"] = f"{axis.points} points{place}, boundary {axis.boundary}"
     if card.windows is not None:
         step = "" if card.time["step"] is None else f", a step is {card.time['step']:.6g} {card.time['units']}".rstrip()

@@ -75,7 +75,8 @@ def open_fields(sources: Sequence[Path], problem: Problem, roles: Sequence[str] 
         _used(problem, first, arrays, len(used), sum(counts)),
         _unused(sources, problem),
     )
-    files = list(dict.fromkeys([*sources, *(one.file for one in (*problem.inputs, *problem.targets) if one.file)]))
+    own = dict.fromkeys(one.file for one in (*problem.inputs, *problem.targets) if one.file)
+    files = [*sources, *(file for file in own if file not in sources)]
     units = {one.source.name: one.variable.units for one in groups[0] if one.variable.units} | problem.units
     return Opened(problem, fields, _axes(problem, first), _time(problem, first), files, units)
 
@@ -86,7 +87,9 @@ def _open_group(source: Path | None, problem: Problem, sources: int) -> list[_Fo
     for role, some in (("input", problem.inputs), ("target", problem.targets)):
         for one in some:
             if one.file is not None and sources > 1:
-                raise ConfigError(f"{one.name}={one.file}: a field with a file of its own goes with one raw file, not {sources}")
+                raise ConfigError(
+                    f"{one.name}={one.file}: a field with a file of its own goes with one raw file, not {sources}"
+                )
             path = one.file or source
             if path is None:
                 raise ConfigError(f"{one.name}: no raw file is given, and the field has none of its own")
@@ -99,7 +102,9 @@ def _open_group(source: Path | None, problem: Problem, sources: int) -> list[_Fo
 def _only_variable(path: Path, name: str) -> str:
     names = variable_names(path)
     if len(names) > 1 and name not in names:
-        raise DataError(f"{path}: holds {len(names)} variables and none called {name!r}: say which with {name}={path}:KEY")
+        raise DataError(
+            f"{path}: holds {len(names)} variables and none called {name!r}: say which with {name}={path}:KEY"
+        )
     return name if name in names else names[0]
 
 
@@ -107,12 +112,17 @@ def _samples_of(group: list[_Found], problem: Problem) -> int:
     """One, where no field has an axis of samples."""
     counts = {one.source.name: one.sizes["sample"] for one in group if "sample" in one.axes}
     if len(set(counts.values())) > 1:
-        (name, count), (other, its) = list(counts.items())[0], next(c for c in counts.items() if c[1] != list(counts.values())[0])
+        (name, count), (other, its) = (
+            list(counts.items())[0],
+            next(c for c in counts.items() if c[1] != list(counts.values())[0]),
+        )
         raise DataError(f"{group[0].variable.path}: {name!r} has {count} samples but {other!r} has {its}")
     return next(iter(counts.values()), 1)
 
 
-def _splits(problem: Problem, roles: Sequence[str], counts: list[int], groups: list[list[_Found]]) -> dict[str, np.ndarray]:
+def _splits(
+    problem: Problem, roles: Sequence[str], counts: list[int], groups: list[list[_Found]]
+) -> dict[str, np.ndarray]:
     what = "trajectories" if problem.stores_frames else "samples"
     where = groups[0][-1].where
     try:
@@ -126,11 +136,16 @@ def _splits(problem: Problem, roles: Sequence[str], counts: list[int], groups: l
 def _arrays(groups: list[list[_Found]], counts: list[int], problem: Problem) -> dict[str, StoredArray]:
     space = grid_axes(groups[0][-1].axes)
     grid = _grid(groups[0][-1], space, problem.stride)
-    opened = [[_raw_field(one, space, grid, count, problem) for one in group] for group, count in zip(groups, counts, strict=True)]
+    opened = [
+        [_raw_field(one, space, grid, count, problem) for one in group]
+        for group, count in zip(groups, counts, strict=True)
+    ]
     names = [[channel.name for part in parts for channel in part.channels] for parts in opened]
     for group, other in zip(groups[1:], names[1:], strict=True):
         if other != names[0]:
-            raise DataError(f"{group[0].variable.path}: has fields {', '.join(other)}, the first file {', '.join(names[0])}")
+            raise DataError(
+                f"{group[0].variable.path}: has fields {', '.join(other)}, the first file {', '.join(names[0])}"
+            )
     given = [parts[: len(problem.inputs)] for parts in opened]
     predicted = [parts[len(problem.inputs) :] for parts in opened]
     _check_names(given[0], problem)
@@ -142,10 +157,16 @@ def _arrays(groups: list[list[_Found]], counts: list[int], problem: Problem) -> 
         return arrays | ({STATIC: StoredArray(STATIC, given)} if problem.inputs else {})
     if problem.kind == "rollout":
         n = problem.frames_in
-        pieces = (([replace(part, frames=part.frames[:n]) for part in parts] for parts in predicted),
-                  ([replace(part, frames=part.frames[n:]) for part in parts] for parts in predicted))
-        return {name: StoredArray(name, list(parts), merges_time=True) for name, parts in zip(ARRAYS, pieces, strict=True)}
-    return {name: StoredArray(name, parts, merges_time=True) for name, parts in zip(ARRAYS, (given, predicted), strict=True)}
+        pieces = (
+            ([replace(part, frames=part.frames[:n]) for part in parts] for parts in predicted),
+            ([replace(part, frames=part.frames[n:]) for part in parts] for parts in predicted),
+        )
+        return {
+            name: StoredArray(name, list(parts), merges_time=True) for name, parts in zip(ARRAYS, pieces, strict=True)
+        }
+    return {
+        name: StoredArray(name, parts, merges_time=True) for name, parts in zip(ARRAYS, (given, predicted), strict=True)
+    }
 
 
 def _check_names(parts: list[RawField], problem: Problem) -> None:
@@ -230,7 +251,9 @@ def _axes(problem: Problem, target: _Found) -> tuple[Axis, ...]:
     known = (*grid_axes(target.axes), ALL_AXES)
     unknown = [name for name in (*problem.boundary, *problem.spacing) if name not in known]
     if unknown and problem.protocol is None:
-        raise ConfigError(f"--boundary, --spacing: the fields have no axis {unknown[0]}, but {', '.join(grid_axes(target.axes))}")
+        raise ConfigError(
+            f"--boundary, --spacing: the fields have no axis {unknown[0]}, but {', '.join(grid_axes(target.axes))}"
+        )
     return tuple(axes)
 
 
@@ -244,7 +267,9 @@ def _time(problem: Problem, target: _Found) -> dict[str, object]:
     if known is None:
         return {"step": None, "units": ""}
     if not known.even:
-        raise DataError(f"{target.where}: its frames are not evenly spaced in time; say --time-step to take them as if they were")
+        raise DataError(
+            f"{target.where}: its frames are not evenly spaced in time; say --time-step to take them as if they were"
+        )
     return {"step": known.spacing * problem.time_stride, "units": known.units}
 
 
@@ -259,14 +284,20 @@ def _used(problem: Problem, target: _Found, arrays: dict[str, StoredArray], used
     if "t" in target.sizes:
         frames = target.sizes["t"]
         if problem.kind == "steady":
-            starts = any(part.variable.path == target.variable.path and "t" in part.axes for parts in arrays[ARRAYS[0]].parts for part in parts)
+            starts = any(
+                part.variable.path == target.variable.path and "t" in part.axes
+                for parts in arrays[ARRAYS[0]].parts
+                for part in parts
+            )
             words.append(f"{'the first and ' if starts else ''}the last of {frames} frames")
         else:
             windows = _windows(problem, arrays)
             assert windows is not None
             seen = {start + n for start in windows.starts for n in range(windows.frames_in + windows.frames_out)}
             thinned = "" if problem.time_stride == 1 else f" (every {problem.time_stride}.)"
-            words.append(f"{len(seen)} of {frames} frames{thinned} in {len(windows.starts)} windows of {windows.frames_in} + {windows.frames_out}")
+            words.append(
+                f"{len(seen)} of {frames} frames{thinned} in {len(windows.starts)} windows of {windows.frames_in} + {windows.frames_out}"
+            )
     return words
 
 

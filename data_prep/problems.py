@@ -142,9 +142,13 @@ def own_problem(
         if not targets:
             raise ConfigError("--problem rollout: name the fields to predict with --field, such as --field u --field v")
         if not (given.get("frames_in") and given.get("frames_out")):
-            raise ConfigError("--problem rollout: say how many frames are given and predicted: --frames-in, --frames-out")
+            raise ConfigError(
+                "--problem rollout: say how many frames are given and predicted: --frames-in, --frames-out"
+            )
     elif not (inputs and targets):
-        raise ConfigError("--problem steady: name the fields, such as --input k --target p (`geomano data inspect FILE`)")
+        raise ConfigError(
+            "--problem steady: name the fields, such as --input k --target p (`geomano data inspect FILE`)"
+        )
     elif any(given.get(key) for key in ("frames_in", "frames_out", "window_stride")) or given.get("time_stride", 1) > 1:
         raise ConfigError("--problem steady has no frames: leave out --frames-in, --frames-out and their strides")
     for where, known in given.get("boundary", {}).items():

@@ -28,7 +28,9 @@ def _values(constant: Constant, files: Sequence[Path], number: int, samples: int
     where = f"{variable.path}: {variable.key!r}"
     size = int(np.prod(variable.shape))
     if size not in (1, samples) or size > _MOST_VALUES or variable.dtype.kind == "c":
-        raise DataError(f"{where}: has shape {variable.shape}; a constant is one real number, or one for each of {samples} samples")
+        raise DataError(
+            f"{where}: has shape {variable.shape}; a constant is one real number, or one for each of {samples} samples"
+        )
     values = np.broadcast_to(np.asarray(whole(variable), np.float32).reshape(-1), samples)
     if not np.isfinite(values).all():
         raise DataError(f"{where}: NaN or Inf in sample {int(np.flatnonzero(~np.isfinite(values))[0])}")

@@ -138,5 +138,3 @@ def with_scattered(arrays: dict[str, StoredArray], groups: np.ndarray, numbers: 
         name: replace(array, parts=[[place(part, g) for part in parts] for g, parts in enumerate(array.parts)])
         for name, array in arrays.items()
     }
-
-

@@ -1,11 +1,11 @@
 """Fields and constants by the words of the command line.
 
-    --input k                    variable k of the raw files
-    --input k=fields/perm        ... under another name; a path inside HDF5 or Zarr
-    --input k=coeff.npy          from a file of its own: its only variable, or the one of that name
-    --input k=more.h5:perm       a variable of a file of its own
-    --target "h=data[0]"         one channel of a variable with several; without it, each channel is a field
-    --constant nu=0.01           a number, a variable with one number for each sample, or @attribute of the file
+--input k                    variable k of the raw files
+--input k=fields/perm        ... under another name; a path inside HDF5 or Zarr
+--input k=coeff.npy          from a file of its own: its only variable, or the one of that name
+--input k=more.h5:perm       a variable of a file of its own
+--target "h=data[0]"         one channel of a variable with several; without it, each channel is a field
+--constant nu=0.01           a number, a variable with one number for each sample, or @attribute of the file
 """
 
 import re

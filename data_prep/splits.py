@@ -81,7 +81,9 @@ def _count(size: int | float, samples: int) -> int:
 def _numbers(file: Path, samples: int) -> np.ndarray:
     """Of samples, from 0 on: a .npy file, or a text file with one on each line."""
     try:
-        values = np.load(file, allow_pickle=False) if file.suffix == ".npy" else np.loadtxt(file, dtype=np.int64, ndmin=1)
+        values = (
+            np.load(file, allow_pickle=False) if file.suffix == ".npy" else np.loadtxt(file, dtype=np.int64, ndmin=1)
+        )
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as numbers of samples ({error})") from error
     if values.ndim != 1 or values.dtype.kind not in "iu" or not len(values):
@@ -113,7 +115,11 @@ def split_of_files(roles: Sequence[str], counts: Sequence[int], rule: SplitRule)
     firsts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     found: dict[str, np.ndarray] = {}
     for name in NAMES:
-        numbers = [np.arange(first, first + count) for role, first, count in zip(roles, firsts, counts, strict=True) if role == name]
+        numbers = [
+            np.arange(first, first + count)
+            for role, first, count in zip(roles, firsts, counts, strict=True)
+            if role == name
+        ]
         if not numbers:
             continue
         together = np.concatenate(numbers)

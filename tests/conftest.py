@@ -13,7 +13,8 @@ from xdist.scheduler import LoadScopeScheduling
 from geomano_hpc.config import Recipe, load_recipe
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.generate import Generation, generate
-from geomano_hpc.data_prep.problems import problem
+from geomano_hpc.data_prep.problems import own_problem, problem
+from geomano_hpc.data_prep.splits import SplitRule
 
 # A suite in the background is told to ignore Ctrl-C and would pass that on to what the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -93,6 +94,15 @@ def darcy_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def darcy_store(darcy_raw: Path) -> Path:
     path = darcy_raw.with_suffix(".zarr")
     convert([darcy_raw], problem("darcy", train_samples=10, test_samples=4, stride=2), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def validated_store(darcy_raw: Path) -> Path:
+    """The same fields as a problem of one's own, with a validation split."""
+    path = darcy_raw.with_name("validated.zarr")
+    fields = (["k=coeff"], ["p=sol"], [])
+    convert([darcy_raw], own_problem("steady", "mine", *fields, SplitRule(8, 3, 3), stride=2), path)
     return path
 
 

@@ -1,43 +1,73 @@
-"""Read fields from the files that people have, piece by piece: MATLAB v5/v7 and v7.3, HDF5, PDEBench, NPY, NPZ, .pt.
+"""Read fields from the files that people have, piece by piece: HDF5 and its dialects, MATLAB, Zarr, NPY, NPZ, .pt.
 
 The format is told by the content, not by the name. docs/converting.md lists what each of them is expected to hold.
 """
 
 import contextlib
+import difflib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import h5py
 
-from geomano_hpc.data_prep.readers import hdf5, matlab, npy, pt
+from geomano_hpc.data_prep.readers import hdf5, matlab, npy, pt, zarr_store
 from geomano_hpc.data_prep.readers.variable import Block, Variable
 from geomano_hpc.errors import DataError
 
 _NPY = SimpleNamespace(names=npy.npy_names, variable=npy.npy_variable)
 _NPZ = SimpleNamespace(names=npy.npz_names, variable=npy.npz_variable)
+_MOST_NAMES = 12
 
 
 def variable_names(path: Path) -> list[str]:
-    if not path.is_file():
+    """Of what may be a field; the points of axes are left out where the format says which those are."""
+    if not path.exists():
         raise DataError(f"{path}: no such file")
     with reading(path, "its list of variables"):
         return list(_format(path).names(path))
 
 
+def file_attributes(path: Path) -> dict[str, Any]:
+    """Of the file as a whole: numbers, text, and lists of them."""
+    with reading(path, "its attributes"):
+        found = getattr(_format(path), "attributes", None)
+        return {} if found is None else dict(found(path))
+
+
 def open_variable(path: Path, key: str) -> Variable:
     """A variable of a file: its shape and type now, its values when they are asked for."""
-    found = variable_names(path)
-    if key not in found:
-        raise DataError(
-            f"{path}: no variable {key!r}; found: {', '.join(sorted(found)) or 'none'} (see --input-key, --target-key)"
-        )
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
     with reading(path, repr(key)):
-        variable: Variable = _format(path).variable(path, key)
-        if variable.dtype.kind not in "fiub":
-            raise ValueError(f"expected real numbers, found values of type {variable.dtype}")
+        there = _format(path)
+        # The dialects of HDF5 and Zarr have more that can be opened than what may be a field.
+        if there not in (hdf5, zarr_store) and key not in there.names(path):
+            raise _no_variable(path, key)
+        try:
+            variable: Variable = there.variable(path, key)
+        except KeyError:
+            raise _no_variable(path, key) from None
+        if variable.dtype.kind not in "fiubc":
+            raise ValueError(f"expected numbers, found values of type {variable.dtype}")
     return variable
+
+
+def _no_variable(path: Path, key: str) -> DataError:
+    if key.startswith("@"):
+        known = ", ".join(f"@{name}" for name in file_attributes(path))
+        return DataError(f"{path}: no attribute {key}; found: {known or 'none'}")
+    found = sorted(variable_names(path))
+    close = difflib.get_close_matches(key, found, n=1)
+    shown = ", ".join(found[:_MOST_NAMES]) + (
+        f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
+    )
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    return DataError(
+        f"{path}: no variable {key!r}{meant}; found: {shown or 'none'} (see --input and --target, or --field of a rollout)"
+    )
 
 
 def readable_blocks(variable: Variable) -> Iterator[Block]:
@@ -60,6 +90,10 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 
 def _format(path: Path) -> ModuleType | SimpleNamespace:
+    if path.is_dir():
+        if zarr_store.is_zarr(path):
+            return zarr_store
+        raise DataError(f"{path}: is a folder and no Zarr store; give files, or stores")
     if h5py.is_hdf5(path):
         return hdf5
     if matlab.is_matlab(path):
@@ -69,9 +103,12 @@ def _format(path: Path) -> ModuleType | SimpleNamespace:
     if zipfile.is_zipfile(path):
         return _NPZ
     with path.open("rb") as file:
-        if file.read(6) == b"\x93NUMPY":
-            return _NPY
+        begin = file.read(6)
+    if begin == b"\x93NUMPY":
+        return _NPY
+    if begin[:4] in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
+        raise DataError(f"{path}: is NetCDF of before version 4; make it NetCDF-4 first: nccopy -k nc4 {path} NEW.nc")
     raise DataError(
-        f"{path}: not a MATLAB (v5, v7, v7.3), HDF5, NPY, NPZ or .pt file, or cut off (a .pt older than torch 1.6: "
-        "load it and save it again)"
+        f"{path}: not a MATLAB (v5, v7, v7.3), HDF5, NetCDF-4, Zarr, NPY, NPZ or .pt file, or cut off (a .pt older than "
+        "torch 1.6: load it and save it again)"
     )

@@ -1,92 +1,199 @@
-"""HDF5 in its three dresses: plain files, MATLAB v7.3 with its axes reversed, and PDEBench with its own axes."""
+"""HDF5 and its dialects: plain files, MATLAB v7.3 with its axes reversed, PDEBench, The Well, NetCDF-4.
+
+A data set is called by its path in the file, `group/name`. Links that lead out of the file are not followed.
+"""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
-from geomano_hpc.data_prep.readers.variable import BLOCK_BYTES, Block, Variable, block_shape, block_slices
+from geomano_hpc.data_prep.readers import pdebench, the_well
+from geomano_hpc.data_prep.readers.chunked import Chunked, Decoding
+from geomano_hpc.data_prep.readers.dimensions import NETCDF_FILL, axes_of_dimensions, packing_of
+from geomano_hpc.data_prep.readers.text import plain, plain_attributes
+from geomano_hpc.data_prep.readers.variable import (
+    Block,
+    Constant,
+    Coordinates,
+    Layout,
+    Variable,
+    block_shape,
+    coordinates_of,
+)
 
-# PDEBench's time-dependent fields, by number of axes; its Darcy files hold the coefficient `nu` beside `tensor`.
-_PDEBENCH_AXES = {
-    3: ("sample", "t", "x"),
-    4: ("sample", "t", "x", "y"),
-    5: ("sample", "t", "x", "y", "c"),
-}
+_MOST_POINTS = 1 << 24  # of an axis; more are no points of a regular grid
+_NOT_NUMBERS = ("char", "cell", "struct", "function_handle", "string", "table", "datetime")  # classes of MATLAB
 
 
 def names(path: Path) -> list[str]:
+    """Of what may be a field; the points of axes are left out."""
     with h5py.File(path, "r") as file:
-        found = [name for name, item in file.items() if isinstance(item, h5py.Dataset)]
         seeds = _seeds(file)
-        return found + (sorted(file[seeds[0]]) if seeds else [])
+        found = [name for name, dataset in _datasets(file, "", set(seeds)) if not _is_points(file, name, dataset)]
+        if seeds:
+            found += [name for name, _ in _datasets(file[seeds[0]], "", {"grid"})]
+        return found
+
+
+def attributes(path: Path) -> dict[str, Any]:
+    with h5py.File(path, "r") as file:
+        return plain_attributes(file.attrs.items())
 
 
 def variable(path: Path, key: str) -> Variable:
+    """KeyError where there is none of that name. `@name` is an attribute of the file."""
     with h5py.File(path, "r") as file:
-        if key in file:
+        if key.startswith("@"):
+            return Constant(path, key, np.asarray(file.attrs[key[1:]]))
+        if the_well.is_well(file) and key not in file:
+            key = the_well.full_name(file, key) or key
+        if isinstance(_within(file, key), h5py.Dataset):
             return Hdf5Variable(path, key, file)
-        return Hdf5Seeds(path, key, file, _seeds(file))
+        seeds = _seeds(file)
+        if seeds and isinstance(_within(file[seeds[0]], key), h5py.Dataset):
+            return Hdf5Seeds(path, key, file, seeds)
+    raise KeyError(key)
+
+
+def _within(group: h5py.Group, name: str) -> Any:
+    """What is there, if it is in this file and no dangling link leads to it."""
+    try:
+        link = group.get(name, getlink=True)
+        found = None if isinstance(link, h5py.ExternalLink) else group.get(name)
+    except (KeyError, OSError, ValueError):
+        return None
+    return None if found is None or found.file.filename != group.file.filename else found
+
+
+def _datasets(
+    group: h5py.Group, before: str, without: set[str], seen: set[int] | None = None
+) -> Iterator[tuple[str, h5py.Dataset]]:
+    """All data sets below a group, by path. A group that stands in several places is entered once."""
+    seen = set() if seen is None else seen
+    for name in group:
+        if name in without or name.startswith("#"):  # where MATLAB keeps what is not a variable
+            continue
+        found = _within(group, name)
+        if isinstance(found, h5py.Dataset):
+            yield before + name, found
+        elif isinstance(found, h5py.Group):
+            address = h5py.h5o.get_info(found.id).addr
+            if address not in seen:
+                yield from _datasets(found, f"{before}{name}/", set(), {*seen, address})
+
+
+def _is_points(file: h5py.File, name: str, dataset: h5py.Dataset) -> bool:
+    """Whether it is no field: the points of an axis, or what describes the grid."""
+    if the_well.is_well(file):
+        return name.partition("/")[0] in the_well.HIDDEN
+    if dataset.attrs.get("CLASS") is not None and plain(dataset.attrs["CLASS"]) == "DIMENSION_SCALE":
+        return True
+    return pdebench.is_pdebench(file) and pdebench.is_points(name)
 
 
 def _seeds(file: h5py.File) -> list[str]:
     """PDEBench's other layout: a group for each sample, 0000/data, 0001/data, ..."""
-    return sorted((name for name, item in file.items() if name.isdigit() and isinstance(item, h5py.Group)), key=int)
+    found = sorted((name for name in file if name.isdigit()), key=int)
+    return found if found and isinstance(_within(file, found[0]), h5py.Group) else []
 
 
-class Hdf5Variable(Variable):
-    """A dataset. MATLAB v7.3 writes the first axis as the last, so that the samples lie apart in the file."""
+class Hdf5Variable(Chunked):
+    """A data set. MATLAB v7.3 writes the first axis as the last, so that the samples lie apart in the file."""
 
     def __init__(self, path: Path, key: str, file: h5py.File) -> None:
         dataset = file[key]
         self.path, self.key = path, key
-        self._reversed = "MATLAB_class" in dataset.attrs
-        self._shape, self._chunks = dataset.shape, dataset.chunks
-        self.shape = dataset.shape[::-1] if self._reversed else dataset.shape
-        self.dtype = dataset.dtype
+        if dataset.shape is None:
+            raise ValueError("it holds nothing")
+        matlab = plain(dataset.attrs.get("MATLAB_class", ""))
+        if matlab in _NOT_NUMBERS or "MATLAB_empty" in dataset.attrs:
+            raise ValueError(
+                "it is empty" if "MATLAB_empty" in dataset.attrs else f"expected numbers, found a {matlab}"
+            )
+        self.attributes = plain_attributes(dataset.attrs.items())
         self.stored_bytes = dataset.id.get_storage_size()
-        if not self._reversed and ("tensor" in file or "t-coordinate" in file):
-            self.axes = _PDEBENCH_AXES.get(len(self.shape))
-            if "nu" in file:
-                self.axes = {"nu": ("sample", "x", "y"), "tensor": ("sample", "c", "x", "y")}.get(key)
+        is_netcdf = _is_netcdf(file)
+        self.describe(
+            dataset.shape,
+            dataset.dtype,
+            dataset.chunks,
+            _layout(file, key, dataset),
+            reverse=bool(matlab),
+            decoding=_decoding(dataset, self.attributes, is_netcdf),
+        )
 
-    def _axis_in_file(self, axis: int) -> int:
-        return len(self._shape) - 1 - axis if self._reversed else axis
-
-    def can_slice(self, axis: int) -> bool:
-        """The slowest axis of the file; chunks along it must be thin, since a chunk is read as a whole."""
-        if self._axis_in_file(axis) != 0:
-            return False
-        chunk = 0 if self._chunks is None else self._chunks[0] * self.nbytes // max(1, self._shape[0])
-        return chunk <= 4 * BLOCK_BYTES
-
-    def read(self, axis: int, start: int, stop: int) -> np.ndarray:
-        where = [slice(None)] * len(self._shape)
-        where[self._axis_in_file(axis)] = slice(start, stop)
+    @contextmanager
+    def _opened(self) -> Iterator[h5py.Dataset]:
         with h5py.File(self.path, "r") as file:
-            values = np.asarray(file[self.key][tuple(where)])
-        return values.transpose() if self._reversed else values
+            yield file[self.key]
 
-    def blocks(self) -> Iterator[Block]:
-        block = block_shape(self._shape, self.dtype.itemsize, self._chunks)
-        with h5py.File(self.path, "r") as file:
-            for where in block_slices(self._shape, block):
-                values = np.asarray(file[self.key][where])
-                yield (where[::-1], values.transpose()) if self._reversed else (where, values)
+
+def _decoding(dataset: h5py.Dataset, attributes: dict[str, Any], is_netcdf: bool) -> tuple[np.dtype, Decoding] | None:
+    """Of complex numbers of MATLAB, and of packed numbers of NetCDF."""
+    stored = dataset.dtype
+    if stored.names is not None and set(stored.names) == {"real", "imag"}:
+        dtype = np.result_type(stored["real"], np.complex64)
+        return dtype, lambda values: values["real"].astype(dtype) + dtype.type(1j) * values["imag"]
+    if not is_netcdf:
+        return None
+    packing = packing_of(attributes, stored, NETCDF_FILL if stored.kind == "f" else None)
+    return None if packing is None else (packing.dtype, packing)
+
+
+def _is_netcdf(file: h5py.File) -> bool:
+    return "_NCProperties" in file.attrs or any("DIMENSION_LIST" in file[name].attrs for name in file)
+
+
+def _layout(file: h5py.File, key: str, dataset: h5py.Dataset) -> Layout:
+    if "MATLAB_class" in dataset.attrs:
+        return Layout()
+    if the_well.is_well(file):
+        return the_well.layout_of(file, key)
+    if pdebench.is_pdebench(file):
+        return pdebench.layout_of(file, key)
+    return _by_dimensions(dataset)
+
+
+def _by_dimensions(dataset: h5py.Dataset) -> Layout:
+    """Of a file whose dimensions have names: NetCDF-4, or any with dimension scales or labels."""
+    scales = [dimension[0] if len(dimension) else None for dimension in dataset.dims]
+    called = [
+        dimension.label if scale is None else scale.name.rpartition("/")[2]
+        for dimension, scale in zip(dataset.dims, scales, strict=True)
+    ]
+    axes = axes_of_dimensions(called)
+    units = str(plain(dataset.attrs.get("units", "")))
+    if axes is None:
+        return Layout(units=units)
+    known = zip(axes, scales, dataset.shape, strict=True)
+    found = {axis: _points(scale, size) for axis, scale, size in known if scale is not None}
+    return Layout(axes, {axis: one for axis, one in found.items() if one is not None}, units=units)
+
+
+def _points(scale: h5py.Dataset, size: int) -> Coordinates | None:
+    """None where the dimension has a name and a size only: NetCDF writes that down as a scale of zeros."""
+    without_values = str(plain(scale.attrs.get("NAME", ""))).startswith("This is a netCDF dimension but not")
+    if without_values or scale.shape != (size,) or size > _MOST_POINTS:
+        return None
+    packing = packing_of(plain_attributes(scale.attrs.items()), scale.dtype)
+    values = scale[()] if packing is None else packing(scale[()])
+    return coordinates_of(values, str(plain(scale.attrs.get("units", ""))))
 
 
 class Hdf5Seeds(Variable):
-    """A dataset of the same name in the group of every sample, as one variable with the samples first."""
+    """A data set of the same name in the group of every sample, as one variable with the samples first."""
 
     def __init__(self, path: Path, key: str, file: h5py.File, seeds: list[str]) -> None:
         first = file[seeds[0]][key]
         self.path, self.key, self._seeds = path, key, seeds
         self.shape, self.dtype = (len(seeds), *first.shape), first.dtype
         self.stored_bytes = len(seeds) * first.id.get_storage_size()
-        self.axes = {3: ("sample", "t", "x"), 4: ("sample", "t", "x", "c")}.get(
-            len(self.shape), _PDEBENCH_AXES.get(len(self.shape))
-        )
+        self.attributes = plain_attributes(first.attrs.items())
+        self.say(pdebench.seed_layout(file[seeds[0]], self.shape))
 
     def can_slice(self, axis: int) -> bool:
         return axis == 0
@@ -94,7 +201,7 @@ class Hdf5Seeds(Variable):
     def read(self, axis: int, start: int, stop: int) -> np.ndarray:
         assert axis == 0
         values = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        with h5py.File(self.path, "r") as file:
+        with self._opened() as file:
             for number, seed in enumerate(self._seeds[start:stop]):
                 one = file[seed].get(self.key)
                 if one is None or one.shape != self.shape[1:]:
@@ -108,3 +215,6 @@ class Hdf5Seeds(Variable):
         for start in range(0, len(self._seeds), step):
             stop = min(start + step, len(self._seeds))
             yield (slice(start, stop), *(slice(0, size) for size in self.shape[1:])), self.read(0, start, stop)
+
+    def _opened(self) -> AbstractContextManager[h5py.File]:
+        return h5py.File(self.path, "r")

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from geomano_hpc.data_prep.readers.variable import Streamed, Variable
+from geomano_hpc.data_prep.readers.variable import Layout, Streamed, Variable
 
 _HEADER_BYTES = 128
 _MATRIX, _COMPRESSED = 14, 15
@@ -102,9 +102,8 @@ def names(path: Path) -> list[str]:
 
 def variable(path: Path, key: str) -> Variable:
     element = next(element for element in _elements(path) if element.name == key)
-    if element.class_number in _OTHER_CLASSES or element.flags & _COMPLEX:
-        found = "complex numbers" if element.flags & _COMPLEX else _OTHER_CLASSES[element.class_number]
-        raise ValueError(f"expected an array of real numbers, found {found}")
+    if element.class_number in _OTHER_CLASSES:
+        raise ValueError(f"expected an array of numbers, found {_OTHER_CLASSES[element.class_number]}")
     return MatlabVariable(path, element)
 
 
@@ -150,23 +149,45 @@ class MatlabVariable(Streamed):
 
     def __init__(self, path: Path, element: _Element) -> None:
         self.path, self.key, self._element = path, element.name, element
-        self.shape, self.dtype = element.shape, np.dtype(_CLASSES[element.class_number])
+        self._real = np.dtype(_CLASSES[element.class_number])
+        self._is_complex = bool(element.flags & _COMPLEX)
+        self.shape, self.dtype = element.shape, np.result_type(self._real, "c8") if self._is_complex else self._real
         self.stored_bytes = element.size
+        self.say(Layout())
 
     def pieces(self, nbytes: Iterator[int]) -> Iterator[bytes | bytearray]:
+        if not self._is_complex:
+            yield from self._part(0, (wanted // self.dtype.itemsize for wanted in nbytes))
+            return
+        # All real parts lie before all imaginary ones, so the variable is read from two places at once.
+        counts = [wanted // self.dtype.itemsize for wanted in nbytes]
+        for real, imaginary in zip(self._part(0, iter(counts)), self._part(1, iter(counts)), strict=True):
+            values = np.empty(len(real) // self._real.itemsize, self.dtype)
+            values.real, values.imag = np.frombuffer(real, self._real), np.frombuffer(imaginary, self._real)
+            yield values.tobytes()
+
+    def _part(self, number: int, counts: Iterator[int]) -> Iterator[bytes | bytearray]:
+        """Values of the real part (0) or of the imaginary one (1), cut into pieces of so many."""
         element = self._element
         with self.path.open("rb") as file:
             stream = _Stream(file, element.start, element.size, element.compressed)
             _head(stream, element.compressed, element.endian)
-            kind, count, inside = stream.tag(element.endian)
+            for _ in range(number):
+                self._skip(stream)
+            kind, size, inside = stream.tag(element.endian)
             stored = np.dtype(element.endian + _STORED[kind])
-            if count != math.prod(self.shape) * stored.itemsize:
-                raise ValueError(f"shape {self.shape} needs {math.prod(self.shape)} values, found {count} bytes")
-            for wanted in nbytes:
-                count = wanted // self.dtype.itemsize * stored.itemsize
-                taken = stream.take(count) if inside is None else bytearray(inside)
-                if stored == self.dtype:
+            if size != math.prod(self.shape) * stored.itemsize:
+                raise ValueError(f"shape {self.shape} needs {math.prod(self.shape)} values, found {size} bytes")
+            for count in counts:
+                taken = stream.take(count * stored.itemsize) if inside is None else bytearray(inside)
+                if stored == self._real:
                     yield taken
                 else:
-                    yield np.frombuffer(taken, stored).astype(self.dtype).tobytes()
+                    yield np.frombuffer(taken, stored).astype(self._real).tobytes()
             stream.finish()
+
+    def _skip(self, stream: _Stream) -> None:
+        _, size, inside = stream.tag(self._element.endian)
+        left = 0 if inside is not None else -(-size // 8) * 8
+        while left > 0:
+            left -= len(stream.take(min(left, _READ_BYTES)))

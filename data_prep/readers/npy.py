@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from geomano_hpc.data_prep.readers.variable import Mapped, Streamed, Variable
+from geomano_hpc.data_prep.readers.variable import Layout, Mapped, Streamed, Variable
 
 
 def npy_names(path: Path) -> list[str]:
@@ -39,6 +39,7 @@ class NpzVariable(Streamed):
         if self.dtype.hasobject:
             raise ValueError("it holds Python objects, not numbers")
         self.order = "F" if fortran else "C"
+        self.say(Layout())
 
     def pieces(self, nbytes: Iterator[int]) -> Iterator[bytes | bytearray]:
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.key}.npy") as member:

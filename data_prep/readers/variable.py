@@ -3,8 +3,10 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,41 @@ BLOCK_BYTES = 16 << 20
 Block = tuple[tuple[slice, ...], np.ndarray]  # where in the variable, and its values
 
 
+@dataclass(frozen=True)
+class Coordinates:
+    """The points of one axis, as the file has them."""
+
+    start: float
+    spacing: float
+    even: bool  # whether the points are evenly spaced
+    units: str = ""
+
+
+def coordinates_of(points: np.ndarray, units: str = "") -> Coordinates | None:
+    """None where the points are no numbers. A step may differ from the mean by a thousandth, and by rounding."""
+    points = np.asarray(points)
+    if points.ndim != 1 or not len(points) or points.dtype.kind not in "fiu" or not np.isfinite(points).all():
+        return None
+    rounding = np.finfo(points.dtype).eps if points.dtype.kind == "f" else 0.0
+    values = points.astype(np.float64)
+    spacing = float(values[-1] - values[0]) / max(1, len(values) - 1)
+    allowed = 1e-3 * abs(spacing) + 2 * rounding * float(np.abs(values).max())
+    even = bool((np.abs(np.diff(values) - spacing) <= allowed).all())
+    return Coordinates(float(values[0]), spacing, even, units)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a format says of a variable beyond its shape and type; each is empty where it says nothing."""
+
+    axes: tuple[str, ...] | None = None  # out of "sample", "t", "x", "y", "z", "c"; () for a scalar
+    coordinates: dict[str, Coordinates] = field(default_factory=dict)  # of x, y, z and t
+    boundary: dict[str, str] = field(default_factory=dict)  # of x, y, z: "periodic", "wall" or "open"
+    units: str = ""
+    components: tuple[str, ...] = ()  # names along "c"
+    merged: int = 1  # so many last axes of the file are one axis: the rows and columns of a tensor
+
+
 class Variable(ABC):
     """A named array of a file. The axes are those that the file's users see: those of MATLAB v7.3 are turned back."""
 
@@ -21,8 +58,22 @@ class Variable(ABC):
     key: str
     shape: tuple[int, ...]
     dtype: np.dtype
-    axes: tuple[str, ...] | None = None  # where the format itself says what the axes are
     stored_bytes: int  # in the file, compressed or not: what reading it costs
+    axes: tuple[str, ...] | None = None  # where the format itself says what the axes are
+    coordinates: dict[str, Coordinates] = {}  # noqa: RUF012 - replaced, never changed
+    boundary: dict[str, str] = {}  # noqa: RUF012
+    units: str = ""
+    components: tuple[str, ...] = ()
+    attributes: dict[str, Any] = {}  # noqa: RUF012
+
+    def say(self, layout: Layout) -> None:
+        """Take over what the format says. A single number has no axes in any format."""
+        self.axes = () if self.shape == () else layout.axes
+        if self.axes is not None and len(self.axes) != len(self.shape):
+            raise ValueError(f"its format gives it the axes {' '.join(self.axes)}, but its shape is {self.shape}")
+        self.coordinates = {axis: one for axis, one in layout.coordinates.items() if axis in (self.axes or ())}
+        self.boundary = {axis: one for axis, one in layout.boundary.items() if axis in (self.axes or ())}
+        self.units, self.components = layout.units, layout.components
 
     @abstractmethod
     def can_slice(self, axis: int) -> bool:
@@ -46,7 +97,7 @@ def block_shape(shape: Sequence[int], itemsize: int, unit: Sequence[int] | None 
 
     `unit` is what the file holds together, such as a chunk of HDF5: a block is a whole number of units.
     """
-    block = [min(u, s) for u, s in zip(unit or [1] * len(shape), shape, strict=True)]
+    block = [max(1, min(u, s)) for u, s in zip(unit or [1] * len(shape), shape, strict=True)]
     for axis in reversed(range(len(shape))):
         times = BLOCK_BYTES // max(1, math.prod(block) * itemsize)
         if times < 2:
@@ -65,12 +116,32 @@ def block_slices(shape: Sequence[int], block: Sequence[int]) -> Iterator[tuple[s
         yield tuple(slice(a, min(a + b, s)) for a, b, s in zip(corner, block, shape, strict=True))
 
 
+class Constant(Variable):
+    """A value that is in memory already, such as an attribute of the file."""
+
+    def __init__(self, path: Path, key: str, value: np.ndarray) -> None:
+        self.path, self.key = path, key
+        self._value = value.reshape(()) if value.size == 1 else value
+        self.shape, self.dtype, self.stored_bytes = self._value.shape, value.dtype, value.nbytes
+        self.say(Layout())
+
+    def can_slice(self, axis: int) -> bool:
+        return True
+
+    def read(self, axis: int, start: int, stop: int) -> np.ndarray:
+        return self._value.take(range(start, stop), axis)
+
+    def blocks(self) -> Iterator[Block]:
+        yield tuple(slice(0, size) for size in self.shape), self._value
+
+
 class Mapped(Variable):
     """A variable that lies uncompressed in a file: mapped into memory, so that only what is touched is read."""
 
     def __init__(self, path: Path, key: str, values: np.ndarray) -> None:
         self.path, self.key, self._values = path, key, values
         self.shape, self.dtype, self.stored_bytes = values.shape, values.dtype, values.nbytes
+        self.say(Layout())
 
     def can_slice(self, axis: int) -> bool:
         return self._values.ndim > 0 and abs(self._values.strides[axis]) == max(map(abs, self._values.strides))

@@ -13,6 +13,7 @@ import typer
 
 from geomano_hpc import __version__
 from geomano_hpc.cli import bench, data, doctor, export, report, runs, study, train
+from geomano_hpc.cli.once import Once
 from geomano_hpc.errors import GeomanoError, InterruptedRunError, PreemptedError
 from geomano_hpc.launchers import speaks_for_all
 from geomano_hpc.progress import be_quiet
@@ -32,19 +33,19 @@ app = typer.Typer(
     "start it again, 130 stopped by Ctrl-C.",
 )
 app.add_typer(data.app, name="data")
-app.command("train")(train.train)
-app.command("eval")(train.evaluate)
-app.command("predict")(train.predict)
-app.command("export")(export.export)
-app.command("launch")(study.launch)
-app.command("status")(runs.status)
-app.command("retry")(runs.retry)
-app.command("cancel")(runs.cancel)
-app.command("logs")(runs.logs)
-app.command("report")(report.report)
+app.command("train", cls=Once)(train.train)
+app.command("eval", cls=Once)(train.evaluate)
+app.command("predict", cls=Once)(train.predict)
+app.command("export", cls=Once)(export.export)
+app.command("launch", cls=Once)(study.launch)
+app.command("status", cls=Once)(runs.status)
+app.command("retry", cls=Once)(runs.retry)
+app.command("cancel", cls=Once)(runs.cancel)
+app.command("logs", cls=Once)(runs.logs)
+app.command("report", cls=Once)(report.report)
 app.add_typer(bench.app, name="bench")
-app.command("monitor")(study.monitor)
-app.command("doctor")(doctor.doctor)
+app.command("monitor", cls=Once)(study.monitor)
+app.command("doctor", cls=Once)(doctor.doctor)
 
 
 def _show_version(wanted: bool) -> None:

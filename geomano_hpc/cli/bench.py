@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from geomano_hpc.cli.once import Once
 from geomano_hpc.cli.output import note
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ def _bench() -> None:
     pass
 
 
-@app.command()
+@app.command(cls=Once)
 def kernels(
     shape: Annotated[
         list[str] | None,
@@ -109,7 +110,7 @@ def kernels(
     _print(speed_table(bench_kernels(scans, repeats or 3, out, show_progress=True)), out)
 
 
-@app.command()
+@app.command(cls=Once)
 def train(
     problem: Annotated[list[str] | None, typer.Option(help="darcy or navier_stokes. Both by default.")] = None,
     rounds: Annotated[
@@ -148,7 +149,7 @@ def train(
     _print([*efficiency_table(content), "", *measurement_table(content)], out)
 
 
-@app.command()
+@app.command(cls=Once)
 def accuracy(
     problem: Annotated[list[str] | None, typer.Option(help="darcy or navier_stokes. Both by default.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of every model.")] = 3,
@@ -180,7 +181,7 @@ def accuracy(
     _print([*accuracy_table(content), "", *measurement_table(content)], out)
 
 
-@app.command()
+@app.command(cls=Once)
 def data(
     part: Annotated[
         list[str] | None, typer.Option(help="generation, conversion or loading; may be repeated. All by default.")

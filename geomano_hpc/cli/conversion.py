@@ -1,7 +1,7 @@
 """The words of `geomano data convert` as the settings of a conversion, and what it says when it is done."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,9 @@ def asked_for(words: Words, sources: list[Path]) -> tuple["Problem", list[Path],
         for role, more in words.files.items():
             files, roles = files + more, roles + [role] * len(more)
         if "train" not in roles or "test" not in roles:
-            raise ConfigError("--validation-file, --test-file: the files to train on come first, and --test-file is needed")
+            raise ConfigError(
+                "--validation-file, --test-file: the files to train on come first, and --test-file is needed"
+            )
     by_name = {key: _by_name(key, texts) for key, texts in words.by_name.items()}
     if words.problem in BENCHMARK:
         return _benchmark(words, sizes, files), files, roles
@@ -52,7 +54,11 @@ def asked_for(words: Words, sources: list[Path]) -> tuple["Problem", list[Path],
         raise ConfigError(f"--problem {words.problem}: name the fields to predict with {other}, not {option}")
     rule = SplitRule(**sizes, seed=words.seed)
     settings = {**words.settings, **{key: value for key, value in by_name.items() if value}}
-    return own_problem(words.problem, words.name, words.inputs, targets, words.constants, rule, **settings), files, roles
+    return (
+        own_problem(words.problem, words.name, words.inputs, targets, words.constants, rule, **settings),
+        files,
+        roles,
+    )
 
 
 def _benchmark(words: Words, sizes: dict[str, Any], files: Sequence[Path]) -> "Problem":
@@ -79,14 +85,13 @@ def _benchmark(words: Words, sizes: dict[str, Any], files: Sequence[Path]) -> "P
         raise typer.BadParameter("give one file, or two: training and test", param_hint="SOURCES")
     for option, texts in (("--input", words.inputs), ("--target", words.targets)):
         if len(texts) > 1:
-            raise ConfigError(f"{option}: --problem {words.problem} has one field there; use --problem steady for several")
+            raise ConfigError(
+                f"{option}: --problem {words.problem} has one field there; use --problem steady for several"
+            )
     keys = {"input_key": next(iter(words.inputs), None), "target_key": next(iter(words.targets), None)}
     counts = {f"{name}_samples": size for name, size in sizes.items() if name != "validation"}
     settings = {key: value for key, value in words.settings.items() if f"--{key.replace('_', '-')}" not in own}
-    found = problem(words.problem, **keys, **counts, **settings)
-    if found.frames_in and (words.settings["frames_in"] or words.settings["frames_out"]):
-        found = replace(found, window_stride=found.frames_out)
-    return found
+    return problem(words.problem, **keys, **counts, **settings)
 
 
 def _by_name(option: str, texts: list[str]) -> dict[str, Any]:

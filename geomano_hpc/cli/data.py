@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from geomano_hpc.cli.cluster import Cluster, NodeCount, Profile, RankCount, handed_to_cluster
+from geomano_hpc.cli.once import Once
 from geomano_hpc.cli.output import Json, note, print_json, stdout_for
 from geomano_hpc.errors import DataError
 
@@ -14,7 +15,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, conve
 Store = Annotated[Path, typer.Argument(help="A prepared store, such as data/darcy.zarr.")]
 
 
-@app.command()
+@app.command(cls=Once)
 def generate(
     context: typer.Context,
     problem: Annotated[str, typer.Argument(help="darcy, navier_stokes or burgers")],
@@ -78,7 +79,7 @@ def generate(
         typer.echo(f"{'wrote' if made else 'already there, reused:'} {out}")
 
 
-@app.command()
+@app.command(cls=Once)
 def convert(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="The Zarr store to write.")],
@@ -114,7 +115,8 @@ def convert(
     ] = None,
     units: Annotated[list[str] | None, typer.Option(help="Of a field, such as p=Pa; may be repeated.")] = None,
     train: Annotated[
-        str | None, typer.Option(help="A count, a share (0.8, 80%) or a file of numbers [what is left; benchmark 1000].")
+        str | None,
+        typer.Option(help="A count, a share (0.8, 80%) or a file of numbers [what is left; benchmark 1000]."),
     ] = None,
     validation: Annotated[
         str | None, typer.Option(help="The same [a tenth if nothing is said of the splits, else none].")
@@ -216,7 +218,7 @@ def convert(
         tell(done, out)
 
 
-@app.command()
+@app.command(cls=Once)
 def inspect(
     file: Annotated[Path, typer.Argument(help="A raw file, or a Zarr store of another program.")], json_: Json = False
 ) -> None:
@@ -239,7 +241,7 @@ def inspect(
         typer.echo(line)
 
 
-@app.command()
+@app.command(cls=Once)
 def verify(store: Store) -> None:
     """Check every checksum, shape and sample of a store; exit code 1 names the bad shard and sample.
 
@@ -259,7 +261,7 @@ def verify(store: Store) -> None:
     typer.echo(f"{store}: good")
 
 
-@app.command()
+@app.command(cls=Once)
 def info(
     store: Store,
     picture: Annotated[

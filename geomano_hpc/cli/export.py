@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from geomano_hpc.cli.train import Best
+
 
 class Format(StrEnum):
     PT2 = "pt2"
@@ -19,7 +21,7 @@ def export(
     batch: Annotated[str, typer.Option(help="Samples of a call, or dynamic for any number.")] = "1",
     any_grid: Annotated[bool, typer.Option("--any-grid", help="Take any grid, not only that of the training.")] = False,
     steps: Annotated[int | None, typer.Option(min=1, help="Frames of a rollout in one call [the next one].")] = None,
-    best: Annotated[bool, typer.Option("--best", help="The weights of the smallest test error, not the last.")] = False,
+    best: Best = None,
 ) -> None:
     """Export a trained run for other programs: fields in physical units in, predictions in physical units out.
 

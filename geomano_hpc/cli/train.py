@@ -3,16 +3,25 @@
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from geomano_hpc.cli.output import Json, print_json, stdout_for
 from geomano_hpc.errors import ConfigError
 
+if TYPE_CHECKING:
+    from geomano_hpc.training.records.run_folder import RunFolder
+
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change one key of the recipe, such as model.depth=4; may be repeated."),
+]
+
+
+Best = Annotated[
+    bool | None,
+    typer.Option("--best/--last", help="Weights that the validation split chose, or the last [the result's]."),
 ]
 
 
@@ -55,13 +64,14 @@ def train(
     Ctrl-C, SIGTERM or SIGUSR2 on any rank saves the state at the next step, and the same command goes on from there.
     The exit code is 130 after Ctrl-C, else 75.
 
-    Shipped recipes: darcy, navier_stokes (the paper's), darcy_best (ours), darcy_smoke, navier_stokes_smoke (a minute
-    on a CPU). --set model.name=transolver (or fno, uno) trains a baseline in the same recipe,
+    Shipped recipes: steady, line, rollout (your own data: they need --set data.store=... only), darcy, navier_stokes
+    (the paper's), darcy_best (ours), darcy_smoke, navier_stokes_smoke (a minute on a CPU). --set model.name=transolver (or fno, uno) trains a baseline in the same recipe,
     --set model.name=mypackage.nets:MyNet a model of your own.
 
     \b
     Examples:
       geomano train darcy_smoke
+      geomano train steady --set data.store=data/mine.zarr
       geomano train darcy --set model.depth=4 --set training.epochs=50
       geomano train darcy --print-model --shape 85 85 1
       geomano train darcy_smoke --trace
@@ -80,7 +90,8 @@ def train(
         from geomano_hpc.models.common.flops import count_by_part, part_table
         from geomano_hpc.training.shapes import data_shape
 
-        height, width, in_channels, out_channels = (*shape, 1) if shape else data_shape(resolved.data)
+        known = (*shape, 1) if shape else data_shape(resolved.data, resolved.training.step_frames)
+        height, width, in_channels, out_channels = known
         for line in part_table(count_by_part(resolved.model, in_channels, out_channels, (height, width))):
             typer.echo(line)
         return
@@ -95,20 +106,24 @@ def train(
         return
     result = training.train(resolved, out=out, runs=runs)
     if read_ranks(os.environ).is_main:
-        typer.echo(f"test rel-L2 {result.rel_l2:.5f} after {result.epochs} epochs: {result.folder}")
+        chosen = ", weights chosen on the validation split" if result.weights == "best" else ""
+        typer.echo(f"test rel-L2 {result.rel_l2:.5f} after {result.epochs} epochs{chosen}: {result.folder}")
+        for name, error in (result.rel_l2_by_field or {}).items():
+            typer.echo(f"  {name} rel-L2 {error:.5f}")
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
     store: Annotated[Path | None, typer.Option(help="Another store to evaluate on [the run's own].")] = None,
+    split: Annotated[str, typer.Option(help="test, validation or train.")] = "test",
     resolution: Annotated[
         int | None,
         typer.Option(min=3, help="Points a side to evaluate at: from the store, or from the raw file beside it."),
     ] = None,
-    best: Annotated[bool, typer.Option("--best", help="The weights of the smallest test error, not the last.")] = False,
+    best: Best = None,
     json_: Json = False,
 ) -> None:
-    """Evaluate a trained run on the test split: relative L2 error in physical units, per frame too for a rollout.
+    """Evaluate a trained run on the test split: relative L2 error in physical units, by field and by frame too.
 
     A model that was trained at one resolution may be evaluated at another (all but the encoder `global`). Under
     torchrun or srun the ranks share the samples; the numbers are the same.
@@ -127,23 +142,31 @@ def evaluate(
     from geomano_hpc.training.evaluate import load_trained
     from geomano_hpc.training.records.run_folder import RunFolder
 
+    if split not in ("train", "validation", "test"):
+        raise ConfigError(f"--split {split!r} is not known; choose one of train, validation, test")
     folder, ranks = RunFolder(run), read_ranks(os.environ)
     with stdout_for(json_):
         join(ranks)
-        model, task = load_trained(folder, store, resolution, best)
+        model, task = load_trained(folder, store, resolution, best, split)
         device = pick_device(ranks)
         judged = evaluate_split(model.to(device), task, folder.recipe().training.batch_size, device, ranks)
     if not ranks.is_main:
         return
     data, grid = store or folder.recipe().data.store, task.split.grid
     if json_:
-        facts = {"run": run, "weights": "best" if best else "last", "store": data, "grid": grid}
+        facts = {"run": run, "weights": _weights(folder, best), "store": data, "split": split, "grid": grid}
         print_json({**facts, **asdict(judged)})
         return
     where = f"{data}, {' x '.join(map(str, grid))} points"
-    typer.echo(f"test rel-L2 {judged.rel_l2:.5f} on {judged.samples} samples of {where}")
+    typer.echo(f"{split} rel-L2 {judged.rel_l2:.5f} on {judged.samples} samples of {where}")
+    for name, error in (judged.rel_l2_by_field or {}).items():
+        typer.echo(f"  {name} rel-L2 {error:.5f}")
     for frame, error in enumerate(judged.rel_l2_by_frame or [], start=1):
         typer.echo(f"  frame {frame:2d} rel-L2 {error:.5f}")
+
+
+def _weights(folder: "RunFolder", best: bool | None) -> str:
+    return "best" if folder.weights(best) == folder.best_weights_file else "last"
 
 
 def predict(
@@ -156,12 +179,13 @@ def predict(
     ],
     out: Annotated[Path | None, typer.Option(help="The .npy file to write [INPUT with _prediction].")] = None,
     frames: Annotated[int | None, typer.Option(min=1, help="Frames of a rollout [as many as were trained].")] = None,
-    best: Annotated[bool, typer.Option("--best", help="The weights of the smallest test error, not the last.")] = False,
+    best: Best = None,
     json_: Json = False,
 ) -> None:
     """Predict from fields of your own, in physical units: a .npy file in, a .npy file out.
 
-    A steady problem has one field as input, a rollout its first frames as the last axis (H, W, frames).
+    Several fields are on the last axis, in the order of `geomano data info`; a rollout has there the fields of its first
+    frames, frame by frame, and then what does not change in time.
 
     \b
     Examples:
@@ -175,7 +199,7 @@ def predict(
     with stdout_for(json_):
         shape = predict_file(RunFolder(run), input_, target, frames, best)
     if json_:
-        weights = "best" if best else "last"
+        weights = _weights(RunFolder(run), best)
         print_json({"run": run, "weights": weights, "input": input_, "output": target, "shape": shape})
         return
     typer.echo(f"wrote {target}: {' x '.join(map(str, shape))}")

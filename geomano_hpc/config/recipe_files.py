@@ -40,9 +40,17 @@ def load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any] | Iterab
     if isinstance(changes, str):
         raise ConfigError(f"changes: {changes!r} is one text; write {{'model.depth': 4}}, or a list of such texts")
     if not isinstance(changes, Mapping):
-        changes = dict(split_override(change) for change in changes)
+        changes = _once(split_override(change) for change in changes)
     apply_changes(content, changes)
     return recipe_from_mapping(content, source)
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for path, value in pairs:
+        if changes.setdefault(path, value) != value:
+            raise ConfigError(f"--set {path}: is given twice, as {changes[path]} and as {value}; once is meant")
+    return changes
 
 
 def split_override(text: str) -> tuple[str, Any]:

@@ -102,9 +102,7 @@ class TrainingConfig(Strict):
     )
     clip: float | None = Field(default=None, gt=0, description="largest norm of the gradient")
     seed: int = Field(default=0, ge=0)
-    step_frames: int = Field(
-        default=1, gt=0, description="frames of a rollout that one call of the model predicts"
-    )
+    step_frames: int = Field(default=1, gt=0, description="frames of a rollout that one call of the model predicts")
     accumulate: int = Field(
         default=1, gt=0, description="parts that a rank computes its share of a batch in, to save memory; same numbers"
     )
@@ -124,7 +122,7 @@ class TrainingConfig(Strict):
     evaluate_every: int = Field(
         default=1,
         gt=0,
-        description="epochs between evaluations: on the validation split, or on the test split where there is none"
+        description="epochs between evaluations: on the validation split, or on the test split where there is none",
     )
     checkpoint_every: int = Field(default=1, gt=0, description="epochs between checkpoints")
     checkpoint_steps: int | None = Field(default=None, gt=0, description="steps between checkpoints, besides")

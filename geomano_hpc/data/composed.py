@@ -113,5 +113,3 @@ def start(field: Field, samples: torch.Tensor) -> InFlight:
 
 def _empty(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, pin_memory=torch.cuda.is_available())
-
-

@@ -4,7 +4,6 @@ A coarser grid is every n-th point. It must cover the same domain: where an axis
 points, else the number of intervals, since the last point lies on the boundary, or as near to it as the first.
 """
 
-
 from collections.abc import Callable
 
 import numpy as np

@@ -99,7 +99,9 @@ class Signature:
             tuple(field.name for field in fields),
             tuple(field.name for field in card.targets),
             Normaliser.of(given[:1] if len({(one.mean, one.std) for one in given}) == 1 else given),
-            Normaliser.of(card.targets[:1] if len({(one.mean, one.std) for one in card.targets}) == 1 else card.targets),
+            Normaliser.of(
+                card.targets[:1] if len({(one.mean, one.std) for one in card.targets}) == 1 else card.targets
+            ),
             tuple(field.name for field in context),
             frames_in,
             frames_out,

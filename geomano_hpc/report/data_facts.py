@@ -37,7 +37,8 @@ class DataFacts:
         facts = self
         if any(problem != self.problem or not self.at_hand for problem in problems):
             told = [result.get("protocol", result["problem"]) for result in results if result.get("problem")]
-            facts = DataFacts(problems[0], told[0], train_samples=self.train_samples, test_samples=self.test_samples)
+            limits = DataFacts() if self.at_hand else self  # the counts of another store say nothing
+            facts = replace(limits, problem=problems[0], protocol=told[0])
         return replace(facts, test_samples=min(samples)) if samples else facts
 
 

@@ -121,9 +121,11 @@ def load_trained(
 def trained_split(alone: Alone, split: Split, data: str, run: str) -> Split:
     """The split with the normalisers of the training. Its fields must be those that the model was trained on."""
     trained, found = alone.signature, split.signature
-    if (trained.kind, len(trained.inputs), len(trained.targets)) != (found.kind, len(found.inputs), len(found.targets)) or (
-        trained.in_channels != found.in_channels
-    ):
+    if (trained.kind, len(trained.inputs), len(trained.targets)) != (
+        found.kind,
+        len(found.inputs),
+        len(found.targets),
+    ) or (trained.in_channels != found.in_channels):
         raise GeomanoError(
             f"{data}: its fields ({_fields_in_words(found)}) do not fit {run}, which was trained on "
             f"{_fields_in_words(trained)}; evaluate on data of the same kind"

@@ -7,9 +7,7 @@ from geomano_hpc.training.records.checkpoint import Checkpoint
 from geomano_hpc.training.setup import Setup
 
 
-def result_of(
-    setup: Setup, done: Checkpoint, lines: list[dict[str, Any]], tested: Evaluation | None
-) -> dict[str, Any]:
+def result_of(setup: Setup, done: Checkpoint, lines: list[dict[str, Any]], tested: Evaluation | None) -> dict[str, Any]:
     """`lines` are those of metrics.jsonl, one for each epoch; `tested` is the one evaluation on the test split where
     epochs were judged on the validation split."""
     last = lines[-1]

@@ -32,13 +32,13 @@ def test_store_holds_the_raw_fields(darcy_raw: Path, darcy_store: Path) -> None:
         expected = np.concatenate([raw["sol"][:10], raw["sol"][-4:]])[:, ::2, ::2, None]
     assert np.array_equal(store.read("target", slice(0, 14)), expected)
     assert store.array("input").metadata.to_dict()["dimension_names"] == ("sample", "x", "y", "channel")
-    assert (store.card.split("train"), store.card.split("test")) == (slice(0, 10), slice(10, 14))
+    assert [store.split(name).tolist() for name in ("train", "test")] == [list(range(10)), list(range(10, 14))]
 
 
 def test_statistics_are_of_the_training_split_only(darcy_raw: Path, darcy_store: Path) -> None:
     with h5py.File(darcy_raw) as raw:
         values = raw["coeff"][:10, ::2, ::2].astype(np.float64)
-    normaliser = open_store(darcy_store).card.normalisers["input"]
+    normaliser = open_store(darcy_store).card.inputs[0]
     assert (normaliser.mean, normaliser.std) == pytest.approx((values.mean(), values.std()))
 
 
@@ -79,12 +79,12 @@ def test_rollout_splits_the_frames(navier_stokes_store: Path) -> None:
     store = open_store(navier_stokes_store)
     assert store.array("input").shape == (4, 8, 8, 10)
     assert store.array("target").shape == (4, 8, 8, 10)
-    assert store.card.normalisers["input"].std == 1.0
+    assert store.card.inputs[0].std == 1.0
 
 
 def test_same_store_is_reused_and_another_is_never_overwritten(darcy_raw: Path, darcy_store: Path) -> None:
     before = files_of(darcy_store)
-    assert convert([darcy_raw], DARCY, darcy_store) is False
+    assert not convert([darcy_raw], DARCY, darcy_store).made
     with pytest.raises(DataError, match="was converted from other files or settings"):
         convert([darcy_raw], problem("darcy", train_samples=10, test_samples=4, stride=1), darcy_store)
     assert files_of(darcy_store) == before
@@ -93,7 +93,7 @@ def test_same_store_is_reused_and_another_is_never_overwritten(darcy_raw: Path, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_samples": 11}, "'coeff' has 14 samples, 15 are needed"),
+        ({"train_samples": 11}, "14 samples are there, 15 are needed"),
         ({"input_key": "k"}, "no variable 'k'; found: coeff, sol"),
     ],
 )
@@ -140,7 +140,7 @@ def test_store_of_another_version_of_the_package_is_reused(
     darcy_raw: Path, darcy_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convert_module, "__version__", "99.0.0")
-    assert convert([darcy_raw], DARCY, darcy_store) is False
+    assert not convert([darcy_raw], DARCY, darcy_store).made
 
 
 def test_samples_that_are_not_finite_are_numbered_and_nothing_is_left(darcy_raw: Path, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_every_format_gives_the_same_shards(darcy_raw: Path, darcy_store: Path, 
         np.savez(raw, **{key: turn(field) for key, field in fields.items()})  # type: ignore[arg-type]
     convert([raw], DARCY, tmp_path / "store.zarr")
     assert read_manifest(tmp_path / "store.zarr") == read_manifest(darcy_store)
-    found, expected = (open_store(path).card.normalisers for path in (tmp_path / "store.zarr", darcy_store))
+    found, expected = (open_store(path).card.targets for path in (tmp_path / "store.zarr", darcy_store))
     assert found == expected
 
 
@@ -208,7 +208,7 @@ def test_other_process_at_work_and_other_unfinished_work(
         (work.store / "left.txt").write_text("over")
         with pytest.raises(DataError, match="another process is converting to this store"):
             convert([darcy_raw], DARCY, tmp_path / "store.zarr")
-    assert convert([darcy_raw], DARCY, tmp_path / "store.zarr")
+    assert convert([darcy_raw], DARCY, tmp_path / "store.zarr").made
     assert "an unfinished conversion of other files or settings" in caplog.text
     assert verify(tmp_path / "store.zarr") == []
     assert [path.name for path in tmp_path.iterdir()] == ["store.zarr"]
@@ -223,7 +223,7 @@ def test_what_is_not_a_store_is_refused(tmp_path: Path, darcy_store: Path) -> No
     shutil.copytree(darcy_store, tmp_path / "old.zarr")
     attributes = zarr.open_group(tmp_path / "old.zarr").attrs
     attributes["geomano"] = {**attributes["geomano"], "format": 0}  # type: ignore[dict-item]
-    with pytest.raises(DataError, match="store format 0, this version reads 1 and 2"):
+    with pytest.raises(DataError, match="store format 0, this version reads 1 and 2 and 3"):
         open_store(tmp_path / "old.zarr")
     shutil.copytree(darcy_store, tmp_path / "partial.zarr")
     (tmp_path / "partial.zarr" / "manifest.json").unlink()

@@ -13,10 +13,11 @@ import zarr
 from matplotlib.image import imread
 from numcodecs.zstd import Zstd
 
-from geomano_hpc.data_prep.card import describe, draw
+from geomano_hpc.data_prep.card import describe
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.shards import MOST_SHARDS, create_arrays, shards_of, write_shard
+from geomano_hpc.data_prep.sheet import draw
 from geomano_hpc.data_prep.store import StoreCard, open_store
 from geomano_hpc.data_prep.verify import verify
 
@@ -35,7 +36,7 @@ def burgers_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_burgers_lines_are_grids_of_one_row(burgers_store: Path) -> None:
     store = open_store(burgers_store)
     assert store.array("input").shape == (8, 1, 32, 1)
-    assert store.card.normalisers["target"].std != 1.0
+    assert store.card.targets[0].std != 1.0
 
 
 def test_xarray_opens_the_store(darcy_store: Path) -> None:
@@ -44,7 +45,7 @@ def test_xarray_opens_the_store(darcy_store: Path) -> None:
         assert dict(data.sizes) == {"sample": 14, "x": 9, "y": 9, "channel": 1, "train_sample": 10, "test_sample": 4}
         test = data.target.isel(sample=data.test.values).values
         assert data.attrs["geomano"]["problem"] == "darcy"
-    assert np.array_equal(test, store.read("target", store.card.split("test")))
+    assert np.array_equal(test, store.rows("target", store.split("test")))
 
 
 def test_stranger_reads_a_sample_by_the_specification_alone(darcy_store: Path) -> None:

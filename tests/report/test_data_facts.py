@@ -71,10 +71,8 @@ def test_what_a_run_says_of_its_data_counts(full_stores: dict[str, Path], tmp_pa
     ]
 
 
-def test_store_of_another_problem_than_the_run_had_is_not_its_data(
-    full_stores: dict[str, Path], tmp_path: Path
-) -> None:
-    variant = one_variant(tmp_path / "a", "darcy", full_stores["navier_stokes"], "darcy")
+def test_store_of_another_problem_than_the_run_had_is_not_its_data(navier_stokes_store: Path, tmp_path: Path) -> None:
+    variant = one_variant(tmp_path / "a", "darcy", navier_stokes_store, "darcy")
     assert variant.benchmark == "darcy"
     assert variant.differences == ["data not at hand: its grid and samples are not checked"]
 

@@ -7,7 +7,8 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from geomano_hpc.atomic import sha256, write_json
-from geomano_hpc.data_prep.store import ARRAYS, AXES, MANIFEST, Normaliser, StoreCard
+from geomano_hpc.data_prep.store import ARRAYS, MANIFEST
+from geomano_hpc.data_prep.store_card import Axis, Field, StoreCard
 
 
 def make_store(
@@ -26,12 +27,18 @@ def make_store(
             chunks=(1, grid, grid, 1),
             shards=(per_shard, grid, grid, 1),
             compressors=[ZstdCodec(level=3), Crc32cCodec()],
-            dimension_names=AXES,
+            dimension_names=("sample", "x", "y", "channel"),
         )
         array[:] = values[name]
     origin = {"sources": [], "stride": 1, "samples": {"train": samples - test, "test": test}}
-    card = StoreCard("darcy", "steady", samples - test, test, dict.fromkeys(ARRAYS, Normaliser(0.0, 1.0)), origin)
+    axes = (Axis("x", grid, boundary="wall"), Axis("y", grid, boundary="wall"))
+    splits = {"train": samples - test, "test": test}
+    card = StoreCard("darcy", "steady", (Field("coeff"),), (Field("sol"),), splits, axes, origin)
     group.attrs["geomano"] = card.to_json()
+    first = 0
+    for name, size in splits.items():
+        group.create_array(name, data=np.arange(first, first + size))
+        first += size
     shards = [file for name in ARRAYS for file in (path / name / "c").rglob("*") if file.is_file()]
     sums = {file.relative_to(path).as_posix(): sha256(file) for file in shards}
     write_json(path / MANIFEST, {"format": card.format, "sha256": sums})

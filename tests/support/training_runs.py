@@ -47,7 +47,7 @@ def step_losses(folder: RunFolder, name: str = "loss") -> dict[int, float]:
 
 
 # What may differ between two runs that compute the same: time, memory, and averages of time.
-_MEASURED = ("seconds", "test_seconds", "samples_per_second", "data_wait_share", "memory_gib")
+_MEASURED = ("seconds", "test_seconds", "validation_seconds", "samples_per_second", "data_wait_share", "memory_gib")
 
 
 def what_a_run_computed(folder: RunFolder) -> object:
@@ -55,7 +55,8 @@ def what_a_run_computed(folder: RunFolder) -> object:
     metrics = [{key: value for key, value in line.items() if key not in _MEASURED} for line in folder.metrics()]
     newest = sorted(folder.checkpoints.glob("step_*"))[-1]
     optimizer = {name: tensor.tolist() for name, tensor in load_file(newest / "optimizer.safetensors").items()}
-    files = (folder.weights_file, folder.best_weights_file, newest / "model.safetensors")
+    files = [folder.weights_file, newest / "model.safetensors"]
+    files += [folder.best_weights_file] if folder.best_weights_file.is_file() else []
     return newest.name, metrics, step_losses(folder), optimizer, [file.read_bytes() for file in files]
 
 

@@ -63,7 +63,7 @@ def test_weights_without_normalisers_are_refused(tiny_recipe: Recipe, tmp_path: 
     folder = RunFolder(tmp_path / "run")
     train(tiny_recipe, folder)
     save_file(load_file(folder.weights_file), folder.weights_file)
-    with pytest.raises(GeomanoError, match="has no normalisers"):
+    with pytest.raises(GeomanoError, match="does not say what it predicts"):
         load_trained(folder)
 
 

@@ -32,7 +32,7 @@ def test_run_folder_is_complete(tiny_recipe: Recipe, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     result = train(tiny_recipe, folder)
     names = {entry.name for entry in folder.path.iterdir() if not entry.name.startswith(".")}
-    files = {"config.yaml", "environment.json", "metrics.jsonl", "model.safetensors", "best.safetensors", "result.json"}
+    files = {"config.yaml", "environment.json", "metrics.jsonl", "model.safetensors", "result.json"}
     assert names == {"tensorboard", "checkpoints", "logs", "predictions.npz", *files}
     assert folder.recipe() == tiny_recipe
     assert json.loads(folder.result_file.read_text()) == result

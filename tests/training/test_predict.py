@@ -53,7 +53,7 @@ def test_prediction_needs_no_data_of_the_training_and_takes_another_grid(
 ) -> None:
     monkeypatch.setattr("geomano_hpc.data_prep.store.open_store", None)
     np.save(tmp_path / "a.npy", np.random.default_rng(0).uniform(3, 12, (2, 13, 11)))
-    assert predict_file(darcy_run, tmp_path / "a.npy", tmp_path / "out.npy", best=True) == (2, 13, 11)
+    assert predict_file(darcy_run, tmp_path / "a.npy", tmp_path / "out.npy") == (2, 13, 11)
     assert np.isfinite(np.load(tmp_path / "out.npy")).all()
 
 

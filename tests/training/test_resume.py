@@ -211,11 +211,29 @@ def test_checkpoints_come_by_the_clock_too(recipe: Recipe, tmp_path: Path) -> No
     assert "step_000000003-epoch_000000" in names  # during the evaluation of the epoch
 
 
-def test_best_weights_are_those_of_the_smallest_test_error(recipe: Recipe, tmp_path: Path) -> None:
+def test_without_a_validation_split_nothing_is_chosen(recipe: Recipe, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
+    result = train(recipe, folder)
+    assert (result["weights"], result["rel_l2"]) == ("last", folder.metrics()[-1]["test_rel_l2"])
+    assert "validation_rel_l2" not in result
+    assert not folder.best_weights_file.exists()
+    assert folder.weights() == folder.weights_file
+    with pytest.raises(GeomanoError, match="has no best weights: they are chosen on a validation split"):
+        folder.weights(best=True)
+
+
+def test_best_weights_are_chosen_on_validation_and_tested_once(
+    recipe: Recipe, validated_store: Path, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"store": validated_store})})
     result = train(changed(recipe, lr=0.05, epochs=4, keep_checkpoints=9), folder)
-    errors = [line["test_rel_l2"] for line in folder.metrics()]
-    assert result["best_rel_l2"] == min(errors)
+    errors = [line["validation_rel_l2"] for line in folder.metrics()]
+    assert all(line["test_rel_l2"] is None for line in folder.metrics())
+    assert result["validation_rel_l2"] == min(errors)
+    assert (result["weights"], result["best_epoch"]) == ("best", errors.index(min(errors)) + 1)
+    assert folder.weights() == folder.best_weights_file
+    assert result["rel_l2"] == evaluated(folder, 4)
     best = errors.index(min(errors)) + 1
     expected = load_file(folder.checkpoints / f"step_{3 * best:09d}-epoch_{best:06d}" / "model.safetensors")
     found = load_file(folder.best_weights_file)
@@ -223,7 +241,7 @@ def test_best_weights_are_those_of_the_smallest_test_error(recipe: Recipe, tmp_p
 
 
 def test_error_that_is_not_a_number_is_never_the_best(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, validated_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = loop.Training._evaluate
 
@@ -233,7 +251,9 @@ def test_error_that_is_not_a_number_is_never_the_best(
 
     monkeypatch.setattr(loop.Training, "_evaluate", first_one_fails)
     folder = RunFolder(tmp_path / "run")
-    assert train(recipe, folder)["best_rel_l2"] == min(line["test_rel_l2"] for line in folder.metrics()[1:])
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"store": validated_store})})
+    found = train(recipe, folder)["validation_rel_l2"]
+    assert found == min(line["validation_rel_l2"] for line in folder.metrics()[1:])
 
 
 KILLED_AT_A_WRITE = """

@@ -2,13 +2,15 @@ import pytest
 import torch
 from torch import nn
 
-from geomano_hpc.data import Normaliser, Split
+from geomano_hpc.data import Normaliser, Signature, Split
 from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.evaluate import evaluate
 from geomano_hpc.training.losses import relative_l2
 from geomano_hpc.training.tasks import Task
 
 CPU = torch.device("cpu")
+IDENTITY = Normaliser(0.0, 1.0)
+ROLLOUT = Signature("rollout", ("u",), ("u",), IDENTITY, IDENTITY, frames_in=10, frames_out=10)
 
 
 class LastFramePlusOne(nn.Module):
@@ -33,8 +35,7 @@ class OldestFrame(nn.Module):
 def rollout() -> Task:
     """Two samples of the frames 1, 2, 3, ..., 20 on a grid, the second ten times as large."""
     frames = torch.arange(1.0, 21.0).expand(2, 3, 3, 20) * torch.tensor([1.0, 10.0]).view(2, 1, 1, 1)
-    identity = Normaliser(0.0, 1.0)
-    return Task(Split("rollout", frames[..., :10], frames[..., 10:], identity, identity), gradient_weight=0.0)
+    return Task(Split(ROLLOUT, frames[..., :10], frames[..., 10:]), gradient_weight=0.0)
 
 
 def test_rollout_feeds_on_its_own_frames() -> None:
@@ -62,7 +63,7 @@ def test_rollout_is_judged_on_its_own_frames_all_of_them_together() -> None:
     assert abs(whole - by_frame.mean()) > 1
     task, samples = rollout(), torch.arange(2)
     assert task.errors(LastFrameDoubled(), samples, CPU).tolist() == pytest.approx([float(whole)] * 2, rel=1e-5)
-    found = task.frame_errors(LastFrameDoubled(), samples, CPU)
+    found = task.field_errors(LastFrameDoubled(), samples, CPU)[:, 0]
     assert found[0].tolist() == pytest.approx([float(whole), *by_frame.tolist()], rel=1e-5)
     assert found[1].tolist() == pytest.approx(found[0].tolist(), rel=1e-5)
 
@@ -81,8 +82,7 @@ def test_evaluation_of_a_rollout_is_neither_teacher_forced_nor_a_mean_of_frames(
 def test_training_of_a_rollout_is_teacher_forced() -> None:
     """The true frame before each target is given, so an error does not grow from frame to frame."""
     frames = torch.arange(1.0, 21.0).square().expand(1, 2, 2, 20)
-    identity = Normaliser(0.0, 1.0)
-    task = Task(Split("rollout", frames[..., :10], frames[..., 10:], identity, identity), gradient_weight=0.0)
+    task = Task(Split(ROLLOUT, frames[..., :10], frames[..., 10:]), gradient_weight=0.0)
     expected = sum(relative_l2(frames[..., t - 1 : t] + 1, frames[..., t : t + 1]).item() for t in range(10, 20))
     found = task.loss_parts(LastFramePlusOne(), torch.tensor([0]), CPU).total.item()
     assert abs(found - expected) < 1e-5
@@ -91,6 +91,7 @@ def test_training_of_a_rollout_is_teacher_forced() -> None:
 def test_errors_are_in_physical_units() -> None:
     """A model that returns its normalised input is judged after decoding with the target's mean and deviation."""
     field = torch.randn(4, 3, 3, 1)
-    split = Split("steady", field * 7 + 5, field * 0.1 + 2, Normaliser(5.0, 7.0), Normaliser(2.0, 0.1))
+    known = Signature("steady", ("a",), ("u",), Normaliser(5.0, 7.0), Normaliser(2.0, 0.1))
+    split = Split(known, field * 7 + 5, field * 0.1 + 2)
     task = Task(split, gradient_weight=0.0)
     assert task.errors(nn.Identity(), torch.arange(4), CPU).max() < 1e-6
