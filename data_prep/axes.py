@@ -12,7 +12,9 @@ from geomano_hpc.data_prep.problems import Problem
 from geomano_hpc.errors import ConfigError, DataError
 
 SPACE = ("x", "y", "z")
-_NAMES = {"sample": "sample", "n": "sample", "t": "t", "time": "t", "c": "c", "channel": "c"} | dict(zip(SPACE, SPACE))
+_NAMES = {"sample": "sample", "n": "sample", "t": "t", "time": "t", "c": "c", "channel": "c"} | {
+    axis: axis for axis in SPACE
+}
 # By the number of axes, where nobody says. For one's own rollouts nothing: time may be first or last.
 _DEFAULTS = {"steady": {2: "sample x", 3: "sample x y"}, "rollout": {4: "sample x y t"}}
 _EXPECTED = {"steady": "3 axes (samples, x, y)", "rollout": "4 axes (samples, x, y, time)"}

@@ -77,10 +77,12 @@ def describe(path: Path) -> dict[str, str]:
         )
         lines[f"axis {axis.name}"] = f"{axis.points} points{place}, boundary {axis.boundary}"
     if card.windows is not None:
-        step = "" if card.time["step"] is None else f", a step is {card.time['step']:.6g} {card.time['units']}".rstrip()
+        step = ""
+        if card.time["step"] is not None:
+            step = f", a step is {card.time['step']:.6g} {card.time['units']}".rstrip()
         lines["windows"] = (
-            f"{card.windows.frames_in} frames given, {card.windows.frames_out} predicted; {len(card.windows.starts)} in "
-            f"the {card.windows.frames} frames of a trajectory{step}"
+            f"{card.windows.frames_in} frames given, {card.windows.frames_out} predicted; {len(card.windows.starts)} "
+            f"in the {card.windows.frames} frames of a trajectory{step}"
         )
     for name, array in known["arrays"].items():
         lines[f"array {name}"] = (

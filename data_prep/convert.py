@@ -65,6 +65,9 @@ def convert(
     if together(world, out.exists)[0]:
         together(world, lambda: _reuse(out, origin, work) if world.rank == 0 else None)
         return Converted(False, fields.used, fields.unused)
+    if world.rank == 0:
+        for variable in fields.variables():
+            variable.check_complete()
     with contextlib.ExitStack() as held:
         together(world, lambda: held.enter_context(work.begin(origin)) if world.rank == 0 else None)
         try:

@@ -1,7 +1,7 @@
 """The last step of a conversion: metadata, splits, statistics, card and manifest, and the store takes its name."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def finish(
     create_arrays(group, opened.fields.shapes())
     _write_small_arrays(group, opened.fields)
     card = _card(records, opened, origin)
-    group.attrs["geomano"] = card.to_json()  # type: ignore[assignment]
+    group.attrs["geomano"] = card.to_json()
     checksums = {file: record["sha256"] for file, record in records.items()}
     files = {file.relative_to(work.store).as_posix(): file for file in work.store.rglob("*") if file.is_file()}
     metadata = {name: sha256(file) for name, file in files.items() if name not in checksums and name != MANIFEST}
@@ -127,7 +127,7 @@ def _write_small_arrays(group: zarr.Group, raw: RawFields) -> None:
 
 
 def _write(group: zarr.Group, name: str, values: np.ndarray, dtype: str, axes: Iterable[str]) -> None:
-    shape: Sequence[int] = values.shape
+    shape: tuple[int, ...] = values.shape
     array = group.create_array(
         name,
         shape=shape,

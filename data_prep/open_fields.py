@@ -6,17 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from geomano_hpc.data_prep.axes import SPACE, axes_of, frames_of, grid_axes
-from geomano_hpc.data_prep.problems import ALL_AXES, Problem, with_names_found
+from geomano_hpc.data_prep.axes import SPACE, grid_axes
+from geomano_hpc.data_prep.found import Found
+from geomano_hpc.data_prep.lattice import axes_in_store, time_in_store
+from geomano_hpc.data_prep.problems import Problem, with_names_found
 from geomano_hpc.data_prep.raw_constants import read_constants
 from geomano_hpc.data_prep.raw_field import Channel, RawField
 from geomano_hpc.data_prep.raw_fields import RawFields, StoredArray, with_scattered
 from geomano_hpc.data_prep.readers import open_variable, variable_names
-from geomano_hpc.data_prep.readers.variable import Variable
-from geomano_hpc.data_prep.sources import Source
 from geomano_hpc.data_prep.splits import split_of_files
 from geomano_hpc.data_prep.store import ARRAYS, FRAMES, STATIC
-from geomano_hpc.data_prep.store_card import Axis, Windows
+from geomano_hpc.data_prep.store_card import Axis
+from geomano_hpc.data_prep.usage import unused_variables, used_in_words, windows_of
 from geomano_hpc.errors import ConfigError, DataError
 
 
@@ -32,30 +33,12 @@ class Opened:
     units: dict[str, str] = field(default_factory=dict)  # by field
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A source in one raw file."""
-
-    source: Source
-    role: str
-    variable: Variable
-    axes: tuple[str, ...]
-
-    @property
-    def where(self) -> str:
-        return f"{self.variable.path}: {self.variable.key!r}"
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return dict(zip(self.axes, self.variable.shape, strict=True))
-
-
 def open_fields(sources: Sequence[Path], problem: Problem, roles: Sequence[str] = ()) -> Opened:
     """`roles`: of each raw file its split, where files are split; else the problem's rule splits all samples."""
     roles = roles or (("train", "test") if problem.protocol and len(sources) == 2 else ())
     if sources and any(one.file is None for one in (*problem.inputs, *problem.targets)):
         problem = with_names_found(problem, variable_names(sources[0]))
-    groups = [_open_group(source, problem, len(sources)) for source in (sources or [None])]
+    groups = [_open_group(source, problem, len(sources)) for source in (sources or (None,))]
     counts = [_samples_of(group, problem) for group in groups]
     splits = _splits(problem, roles, counts, groups)
     used = np.unique(np.concatenate(list(splits.values())))
@@ -65,23 +48,23 @@ def open_fields(sources: Sequence[Path], problem: Problem, roles: Sequence[str] 
     arrays = _arrays(groups, counts, problem)
     first = groups[0][-1]
     constants = read_constants(problem.constants, list(sources), counts)
+    own = dict.fromkeys(one.file for one in (*problem.inputs, *problem.targets) if one.file)
+    files = [*sources, *(file for file in own if file not in sources)]
     fields = RawFields(
         with_scattered(arrays, group_of[used], number_of[used]),
         in_store,
         group_of[used],
         number_of[used],
         constants[used],
-        _windows(problem, arrays),
-        _used(problem, first, arrays, len(used), sum(counts)),
-        _unused(sources, problem),
+        windows_of(problem, first),
+        used_in_words(problem, groups[0], len(used), sum(counts)),
+        unused_variables(files, problem, groups),
     )
-    own = dict.fromkeys(one.file for one in (*problem.inputs, *problem.targets) if one.file)
-    files = [*sources, *(file for file in own if file not in sources)]
     units = {one.source.name: one.variable.units for one in groups[0] if one.variable.units} | problem.units
-    return Opened(problem, fields, _axes(problem, first), _time(problem, first), files, units)
+    return Opened(problem, fields, axes_in_store(problem, groups), time_in_store(problem, groups), files, units)
 
 
-def _open_group(source: Path | None, problem: Problem, sources: int) -> list[_Found]:
+def _open_group(source: Path | None, problem: Problem, sources: int) -> list[Found]:
     """All fields of one raw file, and of files that fields have of their own; the targets last."""
     found = []
     for role, some in (("input", problem.inputs), ("target", problem.targets)):
@@ -94,8 +77,7 @@ def _open_group(source: Path | None, problem: Problem, sources: int) -> list[_Fo
             if path is None:
                 raise ConfigError(f"{one.name}: no raw file is given, and the field has none of its own")
             variable = open_variable(path, one.key or _only_variable(path, one.name))
-            axes = axes_of(variable.shape, variable.axes, role, problem, f"{path}: {variable.key!r}")
-            found.append(_Found(one, role, variable, axes))
+            found.append(Found.of(one, role, variable, problem))
     return found
 
 
@@ -108,20 +90,19 @@ def _only_variable(path: Path, name: str) -> str:
     return name if name in names else names[0]
 
 
-def _samples_of(group: list[_Found], problem: Problem) -> int:
+def _samples_of(group: list[Found], problem: Problem) -> int:
     """One, where no field has an axis of samples."""
     counts = {one.source.name: one.sizes["sample"] for one in group if "sample" in one.axes}
-    if len(set(counts.values())) > 1:
-        (name, count), (other, its) = (
-            list(counts.items())[0],
-            next(c for c in counts.items() if c[1] != list(counts.values())[0]),
-        )
-        raise DataError(f"{group[0].variable.path}: {name!r} has {count} samples but {other!r} has {its}")
-    return next(iter(counts.values()), 1)
+    first = next(iter(counts), "")
+    for name, count in counts.items():
+        if count != counts[first]:
+            path = group[0].variable.path
+            raise DataError(f"{path}: {first!r} has {counts[first]} samples but {name!r} has {count}")
+    return counts.get(first, 1)
 
 
 def _splits(
-    problem: Problem, roles: Sequence[str], counts: list[int], groups: list[list[_Found]]
+    problem: Problem, roles: Sequence[str], counts: list[int], groups: list[list[Found]]
 ) -> dict[str, np.ndarray]:
     what = "trajectories" if problem.stores_frames else "samples"
     where = groups[0][-1].where
@@ -133,7 +114,7 @@ def _splits(
         raise DataError(f"{where}: {error}") from None
 
 
-def _arrays(groups: list[list[_Found]], counts: list[int], problem: Problem) -> dict[str, StoredArray]:
+def _arrays(groups: list[list[Found]], counts: list[int], problem: Problem) -> dict[str, StoredArray]:
     space = grid_axes(groups[0][-1].axes)
     grid = _grid(groups[0][-1], space, problem.stride)
     opened = [
@@ -148,11 +129,11 @@ def _arrays(groups: list[list[_Found]], counts: list[int], problem: Problem) -> 
             )
     given = [parts[: len(problem.inputs)] for parts in opened]
     predicted = [parts[len(problem.inputs) :] for parts in opened]
-    _check_names(given[0], problem)
-    _check_names(predicted[0], problem)
+    _check_names(given[0])
+    _check_names(predicted[0])
     if problem.stores_frames:
         frames = len(predicted[0][0].frames)
-        _check_frames([*predicted, *([] if len(predicted) == 1 else [])], frames)
+        _check_frames(predicted, frames)
         arrays = {FRAMES: StoredArray(FRAMES, predicted, frames)}
         return arrays | ({STATIC: StoredArray(STATIC, given)} if problem.inputs else {})
     if problem.kind == "rollout":
@@ -169,7 +150,7 @@ def _arrays(groups: list[list[_Found]], counts: list[int], problem: Problem) -> 
     }
 
 
-def _check_names(parts: list[RawField], problem: Problem) -> None:
+def _check_names(parts: list[RawField]) -> None:
     names = [channel.name for part in parts for channel in part.channels]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:
@@ -183,12 +164,12 @@ def _check_frames(groups: list[list[RawField]], frames: int) -> None:
                 raise DataError(f"{part.where}: gives {len(part.frames)} frames, the first field gives {frames}")
 
 
-def _grid(target: _Found, space: tuple[str, ...], stride: int) -> tuple[int, ...]:
+def _grid(target: Found, space: tuple[str, ...], stride: int) -> tuple[int, ...]:
     points = tuple(-(-target.sizes[axis] // stride) for axis in space)
     return (1, *points) if len(points) == 1 else points
 
 
-def _raw_field(one: _Found, space: tuple[str, ...], grid: tuple[int, ...], samples: int, problem: Problem) -> RawField:
+def _raw_field(one: Found, space: tuple[str, ...], grid: tuple[int, ...], samples: int, problem: Problem) -> RawField:
     kept = {axis: -(-one.sizes[axis] // problem.stride) for axis in SPACE if axis in one.axes}
     expected = dict(zip(space, grid[-len(space) :], strict=True))
     if any(expected.get(axis) != points for axis, points in kept.items()):
@@ -196,15 +177,14 @@ def _raw_field(one: _Found, space: tuple[str, ...], grid: tuple[int, ...], sampl
             f"{one.where} gives a grid of {tuple(kept.values())} but the target gives {tuple(expected.values())}; are "
             "the axes as they should be (see --axes)?"
         )
-    frames = frames_of(one.axes, one.variable.shape, one.role, problem, one.where)
     channels = _channels(one, problem)
     along = space if len(space) > 1 else ("", *space)
-    return RawField(one.variable, one.axes, frames, channels, problem.stride, along, grid, samples)
+    return RawField(one.variable, one.axes, one.frames, channels, problem.stride, along, grid, samples)
 
 
-def _channels(one: _Found, problem: Problem) -> tuple[Channel, ...]:
+def _channels(one: Found, problem: Problem) -> tuple[Channel, ...]:
     there, name = one.sizes.get("c", 1), one.source.name
-    wanted = one.source.channel if one.source.channel is not None else problem.channel if "c" in one.axes else None
+    wanted = one.chosen_channel(problem)
     if wanted is not None and wanted >= there:
         raise DataError(f"{one.where}: has {there} channels, --channel {wanted} is not among them")
     if problem.protocol and problem.kind == "rollout" and there > 1 and wanted is None:
@@ -219,91 +199,3 @@ def _channels(one: _Found, problem: Problem) -> tuple[Channel, ...]:
     if one.variable.dtype.kind != "c":
         return tuple(Channel(*pair) for pair in named)
     return tuple(Channel(f"{word}.{part}", index, part) for word, index in named for part in ("real", "imag"))
-
-
-def _windows(problem: Problem, arrays: dict[str, StoredArray]) -> Windows | None:
-    if problem.kind == "steady":
-        return None
-    frames = arrays[FRAMES].frames if problem.stores_frames else problem.frames_in + problem.frames_out
-    return Windows(problem.frames_in, problem.frames_out, frames, problem.window_stride or problem.frames_out)
-
-
-def _axes(problem: Problem, target: _Found) -> tuple[Axis, ...]:
-    axes = []
-    for name in grid_axes(target.axes):
-        there, known = target.sizes[name], target.variable.coordinates.get(name)
-        start, spacing, units = None, None, ""
-        said = problem.spacing.get(name) or problem.spacing.get(ALL_AXES)
-        if said is not None:
-            start, spacing = 0.0, said * problem.stride
-        elif known is not None:
-            if not known.even:
-                raise DataError(
-                    f"{target.where}: its points along {name} are not evenly spaced, and a model takes regular grids; "
-                    f"interpolate them first, or say --spacing {name}=STEP to take them as if they were"
-                )
-            start, spacing, units = known.start, known.spacing * problem.stride, known.units
-        elif problem.point_offset is not None:
-            start, spacing = problem.point_offset / there, problem.stride / there
-        own = problem.boundary.get(name) or problem.boundary.get(ALL_AXES)
-        boundary = own or target.variable.boundary.get(name, "unknown")
-        axes.append(Axis(name, -(-there // problem.stride), start, spacing, boundary, units))
-    known = (*grid_axes(target.axes), ALL_AXES)
-    unknown = [name for name in (*problem.boundary, *problem.spacing) if name not in known]
-    if unknown and problem.protocol is None:
-        raise ConfigError(
-            f"--boundary, --spacing: the fields have no axis {unknown[0]}, but {', '.join(grid_axes(target.axes))}"
-        )
-    return tuple(axes)
-
-
-def _time(problem: Problem, target: _Found) -> dict[str, object]:
-    """The step between two frames of the store."""
-    if problem.kind == "steady":
-        return {"step": None, "units": ""}
-    known = target.variable.coordinates.get("t")
-    if problem.time_step is not None:
-        return {"step": problem.time_step * problem.time_stride, "units": "" if known is None else known.units}
-    if known is None:
-        return {"step": None, "units": ""}
-    if not known.even:
-        raise DataError(
-            f"{target.where}: its frames are not evenly spaced in time; say --time-step to take them as if they were"
-        )
-    return {"step": known.spacing * problem.time_stride, "units": known.units}
-
-
-def _used(problem: Problem, target: _Found, arrays: dict[str, StoredArray], used: int, there: int) -> list[str]:
-    """In numbers: samples, points, frames and windows of those there."""
-    what = "trajectories" if problem.kind == "rollout" else "samples"
-    words = [f"{used} of {there} {what}"]
-    points = [target.sizes[axis] for axis in grid_axes(target.axes)]
-    kept = [-(-size // problem.stride) for size in points]
-    every = "" if problem.stride == 1 else f" (every {problem.stride}.)"
-    words.append(f"{' x '.join(map(str, kept))} of {' x '.join(map(str, points))} points{every}")
-    if "t" in target.sizes:
-        frames = target.sizes["t"]
-        if problem.kind == "steady":
-            starts = any(
-                part.variable.path == target.variable.path and "t" in part.axes
-                for parts in arrays[ARRAYS[0]].parts
-                for part in parts
-            )
-            words.append(f"{'the first and ' if starts else ''}the last of {frames} frames")
-        else:
-            windows = _windows(problem, arrays)
-            assert windows is not None
-            seen = {start + n for start in windows.starts for n in range(windows.frames_in + windows.frames_out)}
-            thinned = "" if problem.time_stride == 1 else f" (every {problem.time_stride}.)"
-            words.append(
-                f"{len(seen)} of {frames} frames{thinned} in {len(windows.starts)} windows of {windows.frames_in} + {windows.frames_out}"
-            )
-    return words
-
-
-def _unused(sources: Sequence[Path], problem: Problem) -> list[str]:
-    if not sources:
-        return []
-    asked = {one.key for one in (*problem.inputs, *problem.targets, *problem.constants)}
-    short = {key.rpartition("/")[2] for key in asked}
-    return [name for name in variable_names(sources[0]) if name not in asked and name.rpartition("/")[2] not in short]

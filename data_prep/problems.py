@@ -29,7 +29,7 @@ class Problem:
     targets: tuple[Source, ...]
     inputs: tuple[Source, ...] = ()
     constants: tuple[Constant, ...] = ()
-    splits: SplitRule = SplitRule()
+    splits: SplitRule = field(default_factory=SplitRule)
     stride: int = 1
     frames_in: int = 0
     frames_out: int = 0

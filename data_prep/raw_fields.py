@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from geomano_hpc.data_prep.raw_field import RawField, Scattered
+from geomano_hpc.data_prep.readers.variable import Variable
 from geomano_hpc.data_prep.store_card import Windows
 
 Bad = tuple[str, int]  # a variable of a file, and the number of a sample that is not finite
@@ -42,11 +43,8 @@ class StoredArray:
             pieces.append(values)
             bad += [(part.where, number) for number in not_finite]
         values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=-1)
-        if self.merges_time:  # [sample, grid ..., t, c]
-            values = values.reshape(*values.shape[:-2], -1)
-        else:  # [sample, t, grid ..., c]
-            values = values.reshape(-1, *values.shape[2:])
-        assert values.shape[1:] == self.sample_shape
+        # From [sample, grid ..., t, c] or [sample, t, grid ..., c].
+        values = values.reshape(len(numbers) if self.merges_time else -1, *self.sample_shape)
         return np.ascontiguousarray(values), bad
 
 
@@ -80,6 +78,11 @@ class RawFields:
             if part.scattered
         }
         return sorted(found.values(), key=lambda one: (-one.variable.stored_bytes - one.variable.nbytes // 4, one.name))
+
+    def variables(self) -> list[Variable]:
+        """All that are read, each once."""
+        parts = (part for array in self.arrays.values() for parts in array.parts for part in parts)
+        return list({(part.variable.path, part.variable.key): part.variable for part in parts}.values())
 
     def bytes_read_per_row(self, name: str) -> int:
         array = self.arrays[name]

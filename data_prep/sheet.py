@@ -15,7 +15,8 @@ Row = tuple[str, list[tuple[str, np.ndarray]]]  # a field, and panels with their
 
 
 def draw(path: Path, out: Path) -> None:
-    """A row for each field. Steady: a few samples of the splits. Rollout: frames of a sample to train and one to test."""
+    """A row for each field. Steady: a few samples of the splits. Rollout: frames of a sample to train and of one to
+    test."""
     from matplotlib.figure import Figure
 
     store = open_store(path)

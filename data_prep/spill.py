@@ -1,8 +1,9 @@
 """A variable whose samples lie scattered in its file, rewritten once so that a range of samples can be read.
 
 The variable is read block by block in the order of the file. Of every block the points that are kept are written behind
-each other, as float32 (complex64) and with the samples first. A range of samples is then one piece of every block. Memory holds a
-block, whatever the size of the variable; the disk holds what is kept of it for as long as the conversion runs.
+each other, as float32 (complex64) and with the samples first. A range of samples is then one piece of every block.
+Memory holds a block, whatever the size of the variable; the disk holds what is kept of it for as long as the
+conversion runs.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Which samples train, validate and test: by counts, shares, files of numbers, in the order of the raw files or drawn."""
+"""Which samples train, validate and test: by counts, shares or files of numbers, in the order of the files or drawn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -41,11 +41,12 @@ def open_variable(path: Path, key: str) -> Variable:
     """A variable of a file: its shape and type now, its values when they are asked for."""
     if not path.exists():
         raise DataError(f"{path}: no such file")
-    with reading(path, repr(key)):
+    with reading(path, "its list of variables"):
         there = _format(path)
         # The dialects of HDF5 and Zarr have more that can be opened than what may be a field.
         if there not in (hdf5, zarr_store) and key not in there.names(path):
             raise _no_variable(path, key)
+    with reading(path, repr(key)):
         try:
             variable: Variable = there.variable(path, key)
         except KeyError:

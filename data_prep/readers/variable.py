@@ -87,6 +87,9 @@ class Variable(ABC):
     def blocks(self) -> Iterator[Block]:
         """The whole variable once, in the order in which it lies in the file, in blocks of about BLOCK_BYTES."""
 
+    def check_complete(self) -> None:
+        """Warn of parts that are missing in the file and cannot be told from parts that hold nothing."""
+
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize

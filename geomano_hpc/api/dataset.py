@@ -103,8 +103,9 @@ class FieldDataset(Dataset[Pair]):
 
     def __repr__(self) -> str:
         where = "in memory" if self.loading == "memory" else "streamed"
+        points = " x ".join(map(str, self.grid))
         return (
-            f"FieldDataset({self.problem}, {self.split}: {len(self)} samples, {' x '.join(map(str, self.grid))} points, "
+            f"FieldDataset({self.problem}, {self.split}: {len(self)} samples, {points} points, "
             f"{self.in_channels} -> {self.target_channels} channels, {where})"
         )
 

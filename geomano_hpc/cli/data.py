@@ -90,8 +90,8 @@ def convert(
     sources: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Raw files with the same variables: MATLAB, HDF5, PDEBench, The Well, NetCDF-4, Zarr, NPY, NPZ or .pt. "
-            "Of the benchmark one, or two: training and test."
+            help="Raw files with the same variables: MATLAB, HDF5, PDEBench, The Well, NetCDF-4, Zarr, NPY, NPZ or "
+            ".pt. Of the benchmark one, or two: training and test."
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="What you call the problem [the name of --out].")] = None,
@@ -100,7 +100,7 @@ def convert(
         typer.Option(
             "--input",
             "--input-key",
-            help="A given field: NAME, NAME=KEY, NAME=FILE, NAME=FILE:KEY, each perhaps with [CHANNEL]; may be repeated.",
+            help="A given field: NAME, NAME=KEY, NAME=FILE or NAME=FILE:KEY, perhaps with [CHANNEL]; may be repeated.",
         ),
     ] = None,
     target: Annotated[

@@ -16,6 +16,6 @@ class Once(TyperCommand):
             if parameter.param_type_name != "option" or parameter.multiple or getattr(parameter, "count", False):
                 continue
             if parameter.name in seen:
-                raise typer.BadParameter("is given twice; once is meant", ctx=ctx, param=parameter)
+                raise typer.BadParameter("is given twice; once is meant", ctx=ctx, param_hint=parameter.opts[0])
             seen.add(parameter.name)
         return super().parse_args(ctx, args)

@@ -65,8 +65,8 @@ def train(
     The exit code is 130 after Ctrl-C, else 75.
 
     Shipped recipes: steady, line, rollout (your own data: they need --set data.store=... only), darcy, navier_stokes
-    (the paper's), darcy_best (ours), darcy_smoke, navier_stokes_smoke (a minute on a CPU). --set model.name=transolver (or fno, uno) trains a baseline in the same recipe,
-    --set model.name=mypackage.nets:MyNet a model of your own.
+    (the paper's), darcy_best (ours), darcy_smoke, navier_stokes_smoke (a minute on a CPU). --set model.name=transolver
+    (or fno, uno) trains a baseline in the same recipe, --set model.name=mypackage.nets:MyNet a model of your own.
 
     \b
     Examples:
@@ -184,8 +184,8 @@ def predict(
 ) -> None:
     """Predict from fields of your own, in physical units: a .npy file in, a .npy file out.
 
-    Several fields are on the last axis, in the order of `geomano data info`; a rollout has there the fields of its first
-    frames, frame by frame, and then what does not change in time.
+    Several fields are on the last axis, in the order of `geomano data info`; a rollout has there the fields of its
+    first frames, frame by frame, and then what does not change in time.
 
     \b
     Examples:

@@ -76,10 +76,9 @@ def apply_changes(content: dict[str, Any], changes: Mapping[str, Any]) -> None:
     if name is not None and isinstance(model, dict) and name != model.get("name", "geomano"):
         content["model"] = {"name": name}
     data = content.get("data")
-    if isinstance(data, dict) and str(changes.get("data.store", data.get("store"))) != str(data.get("store")):
-        # How the recipe makes its own store says nothing of another one, unless that is said again.
-        if not any(path.startswith("data.generate") for path in changes):
-            data["generate"] = None
+    said = any(path.startswith("data.generate") for path in changes)
+    if isinstance(data, dict) and not said and str(changes.get("data.store")) not in ("None", str(data.get("store"))):
+        data["generate"] = None  # how the recipe makes its own store says nothing of another one
     for path, value in changes.items():
         set_by_path(content, path, value)
 

@@ -1,4 +1,4 @@
-"""Samples that are put together when they are asked for: windows of trajectories, several arrays side by side, constants.
+"""Samples that are put together when they are asked for: windows of trajectories, arrays side by side, constants.
 
 Each of these starts reading what it needs and puts it together when that is there; what is in memory is there at once.
 Axes: S samples, B batch, H x W grid (one more axis of a volume), C channels, n frames of a window, F fields.
@@ -43,7 +43,7 @@ class Rows:
 
     def __init__(self, field: "Field", rows_S: torch.Tensor) -> None:
         self._field, self._rows_S = field, rows_S
-        self.shape = (len(rows_S), *field.shape[1:])
+        self.shape: tuple[int, ...] = (len(rows_S), *field.shape[1:])
 
     @property
     def prefetch(self) -> int:
@@ -58,7 +58,7 @@ class Windows:
 
     def __init__(self, rows: "Field", first_rows_S: torch.Tensor, frames: int) -> None:
         self._rows, self._first_rows_S, self._offsets = rows, first_rows_S, torch.arange(frames)
-        self.shape = (len(first_rows_S), *rows.shape[1:-1], frames * rows.shape[-1])
+        self.shape: tuple[int, ...] = (len(first_rows_S), *rows.shape[1:-1], frames * rows.shape[-1])
 
     @property
     def prefetch(self) -> int:
@@ -78,7 +78,7 @@ class Joined:
 
     def __init__(self, parts: Sequence["Field"]) -> None:
         self._parts = parts
-        self.shape = (*parts[0].shape[:-1], sum(part.shape[-1] for part in parts))
+        self.shape: tuple[int, ...] = (*parts[0].shape[:-1], sum(part.shape[-1] for part in parts))
 
     @property
     def prefetch(self) -> int:

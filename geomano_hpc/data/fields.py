@@ -62,6 +62,12 @@ class Split:
         return tuple(self.input_SHWC.shape[1:-1])
 
     @property
+    def plane(self) -> tuple[int, int]:
+        """(H, W) of what a model can be trained on, which volumes are not."""
+        height, width = self.grid
+        return height, width
+
+    @property
     def in_channels(self) -> int:
         return self.signature.in_channels
 

@@ -66,7 +66,7 @@ def _wanted(how: GenerateConfig) -> tuple[Generation, Problem]:
 def _check_made_as_wanted(store: Path, generation: Generation, settings: Problem) -> None:
     origin = open_store(store).card.provenance
     found = ([source["generation"] for source in origin["sources"]], origin["stride"], origin["samples"])
-    samples = {"train": settings.train_samples, "test": settings.test_samples}
+    samples = {"train": settings.splits.train, "test": settings.splits.test}
     if found != ([generation.parameters()], settings.stride, samples):
         raise DataError(
             f"{store} holds other data than data.generate says; remove it, name another data.store, "

@@ -19,7 +19,8 @@ def reader_at(store: Store, resolution: int) -> Callable[[str, np.ndarray], np.n
     held = max(store.grid)
     stride = _stride(held, resolution, store)
     if stride is not None:
-        return lambda name, rows: _every(store.rows(name, rows), stride)
+        every = stride
+        return lambda name, rows: _every(store.rows(name, rows), every)
     raw = _points_of_raw(store)
     stride = None if raw is None else _stride(raw, resolution, store)
     if stride is None:

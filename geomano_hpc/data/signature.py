@@ -77,7 +77,9 @@ class Signature:
         """As weights keep it; those of older versions knew one field of a rollout, and no names."""
         given, target = (Normaliser.from_json(content["normalisers"][name]) for name in ("input", "target"))
         if "inputs" in content:
-            words = {name: tuple(content[name]) for name in ("inputs", "targets", "context", "boundary", "units")}
+            words: dict[str, Any] = {
+                name: tuple(content[name]) for name in ("inputs", "targets", "context", "boundary", "units")
+            }
             numbers = {name: content[name] for name in ("frames_in", "frames_out", "step_frames")}
             return Signature(content["task"], input_normaliser=given, target_normaliser=target, **words, **numbers)
         if content["task"] == "rollout":

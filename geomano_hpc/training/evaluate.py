@@ -82,19 +82,19 @@ def predict_first(network: Network, task: Task, most: int, device: torch.device)
     batch = task.split.batch(torch.arange(min(most, len(task.split))))
     fields = (batch.input_BHWC, batch.target_BHWC, task.predict(network, batch, device))
     known = task.signature
-    arrays = (field.detach().cpu().float().numpy() for field in fields)
-    return Predictions(known.kind, *arrays, known.inputs, known.targets, known.units)
+    given, truth, predicted = (field.detach().cpu().float().numpy() for field in fields)
+    return Predictions(known.kind, given, truth, predicted, known.inputs, known.targets, known.units)
 
 
 def load_trained(
     folder: RunFolder,
     store: Path | None = None,
     resolution: int | None = None,
-    best: bool = False,
+    best: bool | None = None,
     split_name: str = "test",
 ) -> tuple[nn.Module, Task]:
     """The trained model of a run and the test split of its store, or another split, or that of another store of the
-    same kind; at another resolution, or with the weights of the best evaluation, if asked for."""
+    same kind; at another resolution, if asked for. The weights are those of the result, unless `best` says which."""
     recipe = folder.recipe()
     file = folder.weights(best)
     data = recipe.data
@@ -109,8 +109,8 @@ def load_trained(
     tied = recipe.model.tied_to_grid()
     if tied and alone.grid != split.grid:
         raise GeomanoError(
-            f"{folder.path}: {tied} is tied to the grid of its training, {alone.grid}; the data has {split.grid}: train "
-            "without it to evaluate at any resolution"
+            f"{folder.path}: {tied} is tied to the grid of its training, {alone.grid}; the data has {split.grid}: "
+            "train without it to evaluate at any resolution"
         )
     split = trained_split(alone, split, str(opened.path), str(folder.path))
     model = build_model(recipe.model, split.in_channels, split.out_channels, alone.grid)

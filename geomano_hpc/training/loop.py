@@ -194,7 +194,7 @@ class Training:
             with evaluating(self.engine.model):
                 return self._judged(self.engine.evaluation_network, self.setup.test_task)
         file, split = self.folder.best_weights_file, self.setup.task.split
-        model = build_model(self.recipe.model, split.in_channels, split.out_channels, split.grid)
+        model = build_model(self.recipe.model, split.in_channels, split.out_channels, split.plane)
         load_weights(load_alone(file), model, file)
         model = model.to(self.engine.device).eval()
         self._show_samples(model, self.setup.test_task)

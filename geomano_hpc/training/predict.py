@@ -90,7 +90,7 @@ class Predictor:
         return ", ".join([f"{frames}{', '.join(known.inputs)}", *known.context])
 
     def frames(self, steps: int | None) -> int:
-        """Of the prediction: as many frames of a rollout as are asked for, or as were trained; of a steady problem 1."""
+        """Of the prediction: as many frames of a rollout as are asked for, or were trained; of a steady problem 1."""
         if not self.is_rollout:
             if steps is not None:
                 raise ConfigError(f"{self.source} solves a steady problem, which has no frames to count")

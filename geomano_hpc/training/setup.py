@@ -85,7 +85,7 @@ def set_up(recipe: Recipe, ranks: Ranks) -> Setup:
         keep_freed_memory()
     torch.manual_seed(recipe.training.seed)
     channels = (train_split.in_channels, train_split.out_channels)
-    model = build_model(recipe.model, *channels, train_split.grid, recipe.compute)
+    model = build_model(recipe.model, *channels, train_split.plane, recipe.compute)
     parameters = count_parameters(model)  # before ZeRO 3 parts them
     total_steps = recipe.training.epochs * -(-len(train_split) // recipe.training.batch_size)
     engine = start_engine(model, recipe.training, total_steps, ranks, precision)
@@ -98,7 +98,8 @@ def check_trainable(split: Split, recipe: Recipe) -> None:
     if len(split.grid) > 2:
         points = " x ".join(map(str, split.grid))
         raise ConfigError(
-            f"{recipe.data.store}: holds volumes ({points} points), and no model here takes them yet; take planes of them"
+            f"{recipe.data.store}: holds volumes ({points} points), and no model here takes them yet; take planes of "
+            "them"
         )
     if recipe.training.step_frames > 1 and not split.signature.is_rollout:
         raise ConfigError(f"training.step_frames is of rollouts; {recipe.data.store} holds a steady problem")

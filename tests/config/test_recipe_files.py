@@ -93,7 +93,6 @@ def test_overrides_are_typed_by_the_tree() -> None:
         ("model={name: transolver, slice: 4}", "unknown key model.slice; did you mean 'slices'?"),
         ("model={name: transolver, heads: 7}", "model: embedding 128 is not a multiple of heads 7"),
         ("compute.precision=float8", "compute.precision: Input should be 'float32', 'bfloat16' or 'float16'"),
-        ("model={domain: 1d, kind: 1d, orders: sequence, correction: '01'}", "loss.gradient_weight needs a 2D grid"),
         ("model.patch=2", "encoder pointwise does not go with patch 2"),
         ("training.epochs.x=2", "training.epochs.x: epochs is a value"),
         ("model.depth", "write it as key=value"),

@@ -140,7 +140,7 @@ def test_small_values_inside_a_tag_and_values_in_a_smaller_type(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("content", "found"),
-    [({"u": "text"}, "found text"), ({"u": {"a": 1}}, "found a struct"), ({"u": np.array([1j])}, "found complex")],
+    [({"u": "text"}, "found text"), ({"u": {"a": 1}}, "found a struct")],
 )
 def test_what_is_not_an_array_of_numbers_is_named(tmp_path: Path, content: dict[str, object], found: str) -> None:
     savemat(tmp_path / "odd.mat", content)
@@ -154,7 +154,7 @@ def test_objects_and_text_are_refused(tmp_path: Path) -> None:
         read_field(tmp_path / "odd.npz", "u")
     with h5py.File(tmp_path / "odd.h5", "w") as file:
         file["u"] = ["a", "b"]
-    with pytest.raises(DataError, match="expected real numbers, found values of type"):
+    with pytest.raises(DataError, match="expected numbers, found values of type"):
         read_field(tmp_path / "odd.h5", "u")
 
 
@@ -205,5 +205,5 @@ def test_missing_file_and_unknown_format(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_field(tmp_path / "nothing.mat", "u")
     (tmp_path / "notes.txt").write_text("u")
-    with pytest.raises(DataError, match=r"notes.txt: not a MATLAB .*HDF5, NPY, NPZ or .pt file"):
+    with pytest.raises(DataError, match=r"notes.txt: not a MATLAB .*HDF5, NetCDF-4, Zarr, NPY, NPZ or .pt file"):
         read_field(tmp_path / "notes.txt", "u")

@@ -8,11 +8,14 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 import pytest
+import torch
 import xarray
 import zarr
 from matplotlib.image import imread
 from numcodecs.zstd import Zstd
 
+from geomano_hpc.atomic import sha256
+from geomano_hpc.data import load_split
 from geomano_hpc.data_prep.card import describe
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.problems import problem
@@ -88,8 +91,8 @@ def test_card_is_readable_and_complete(darcy_store: Path) -> None:
     assert "grid 17" in lines["source darcy.h5"]
     assert "'coeff' as input, 'sol' as target" in lines["taken from it"]
     card = open_store(darcy_store).card
-    assert StoreCard.from_json(card.to_json()) == card
-    assert card.kind == card.to_json()["task"] == "steady"  # the key that docs/store.md specifies
+    assert StoreCard.from_json(json.loads(json.dumps(card.to_json())), {}) == card
+    assert (card.kind, card.boundary) == ("steady", ("wall", "wall"))
 
 
 @pytest.mark.parametrize("name", ["darcy_store", "navier_stokes_store", "burgers_store"])
@@ -103,15 +106,44 @@ def test_picture_shows_samples_of_every_kind_of_store(
     assert len(np.unique(picture.reshape(-1, picture.shape[-1]), axis=0)) > 50
 
 
-def test_store_of_format_1_is_still_read(darcy_store: Path, tmp_path: Path) -> None:
-    """It had no splits of its own, and a manifest of the shards only."""
-    old = tmp_path / "old.zarr"
-    shutil.copytree(darcy_store, old)
-    for name in ("train", "test", "source_file", "source_sample"):
-        shutil.rmtree(old / name)
-    manifest = json.loads((old / "manifest.json").read_text())
-    (old / "manifest.json").write_text(json.dumps({"format": 1, "sha256": manifest["sha256"]}))
+def as_older(store: Path, old: Path, format_number: int) -> Path:
+    """The store as earlier versions wrote it. Format 1 had no splits of its own, and a manifest of the shards only."""
+    shutil.copytree(store, old)
+    card = open_store(store).card
+    named = {"input": card.inputs[0], "target": card.targets[0]}
     attributes = zarr.open_group(old).attrs
-    attributes["geomano"] = {**attributes["geomano"], "format": 1}  # type: ignore[dict-item]
+    attributes["geomano"] = {  # type: ignore[assignment]
+        "problem": card.problem,
+        "task": card.kind,
+        **{f"{name}_samples": size for name, size in card.splits.items()},
+        "normalisers": {name: {"mean": one.mean, "std": one.std} for name, one in named.items()},
+        "provenance": {key: value for key, value in card.provenance.items() if key not in ("settings", "roles")},
+        "format": format_number,
+    }
+    if format_number == 1:
+        for name in ("train", "test", "source_file", "source_sample"):
+            shutil.rmtree(old / name)
+    manifest = json.loads((old / "manifest.json").read_text())
+    metadata = manifest["metadata"] | {"zarr.json": sha256(old / "zarr.json")}
+    manifest = {"format": format_number, "sha256": manifest["sha256"]}
+    (old / "manifest.json").write_text(json.dumps(manifest | ({"metadata": metadata} if format_number == 2 else {})))
+    return old
+
+
+@pytest.mark.parametrize("format_number", [1, 2])
+@pytest.mark.parametrize("name", ["darcy_store", "navier_stokes_store", "burgers_store"])
+def test_stores_of_older_formats_are_still_read(
+    name: str, format_number: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    new: Path = request.getfixturevalue(name)
+    old = as_older(new, tmp_path / "old.zarr", format_number)
     assert verify(old) == []
-    assert open_store(old).content_hash() != open_store(darcy_store).content_hash()
+    assert (open_store(old).content_hash() != open_store(new).content_hash()) == (format_number == 1)
+    was, now = (open_store(path).card for path in (old, new))
+    assert (was.kind, was.splits, was.protocol, was.normalised) == (now.kind, now.splits, now.protocol, now.normalised)
+    assert was.boundary == now.boundary
+    assert was.windows == now.windows
+    for split in ("train", "test"):
+        one, other = (load_split(open_store(path), split) for path in (old, new))
+        assert one.signature == other.signature
+        assert torch.equal(one.batch(torch.arange(1)).target_BHWC, other.batch(torch.arange(1)).target_BHWC)

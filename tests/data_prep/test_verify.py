@@ -98,4 +98,4 @@ def test_shape_that_the_card_does_not_say_is_named(copy: Path) -> None:
     metadata.write_text(text.replace("14,", "13,", 1))
     assert any("'target' has shape (13, 9, 9, 1) and type float32, the card says 14" in line for line in verify(copy))
     metadata.write_text(text.replace("9,", "8,"))
-    assert any("'target' has another grid than 'input'" in line for line in verify(copy))
+    assert any("'target' has (8, 8) points and 1 channels, the card says (9, 9) and 1" in line for line in verify(copy))

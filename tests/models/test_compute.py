@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from geomano_hpc.config import ComputeConfig, ModelConfig
-from geomano_hpc.data import Normaliser, Split
+from geomano_hpc.data import Normaliser, Signature, Split
 from geomano_hpc.errors import ConfigError
 from geomano_hpc.models import build_model, geomano
 from geomano_hpc.models.fno import FnoConfig
@@ -99,7 +99,8 @@ def test_bfloat16_is_near_float32_and_its_loss_is_float32(config: ModelConfig) -
     torch.manual_seed(0)
     model = build_model(config, 1, 1)
     field = torch.randn(4, 6, 7, 1)
-    split = Split("steady", field, field + 3, Normaliser(0.0, 1.0), Normaliser(3.0, 1.0))
+    known = Signature("steady", ("a",), ("u",), Normaliser(0.0, 1.0), Normaliser(3.0, 1.0))
+    split = Split(known, field, field + 3)
     losses = {}
     for precision in ("float32", "bfloat16"):
         loss = Task(split, 0.1, precision).loss_parts(model, torch.arange(4), torch.device("cpu")).total

@@ -93,7 +93,7 @@ def test_frames_of_a_3d_domain_are_features() -> None:
         ({"domain": "1d", "kind": "2d"}, "domain 1d goes with orders sequence and kind 1d"),
         ({"domain": "1d", "correction": "0011"}, "needs two digits"),
         ({"domain": "2d", "correction": "01"}, "needs four digits"),
-        ({"domain": "4d"}, "Input should be '1d', '2d' or '3d'"),
+        ({"domain": "4d"}, "Input should be 'auto', '1d', '2d' or '3d'"),
         ({"encoder": "global"}, "encoder global does not go with patch 1"),
     ],
 )

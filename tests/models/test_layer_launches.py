@@ -31,7 +31,7 @@ import pytest
 import torch
 
 from geomano_hpc.bench import recipes
-from geomano_hpc.data import Batch, Normaliser, Split
+from geomano_hpc.data import Batch, Normaliser, Signature, Split
 from geomano_hpc.kernels.audit.launches import LaunchCounter
 from geomano_hpc.models import build_model
 from geomano_hpc.models.geomano import GeomanoConfig, GeoMaNOLayer
@@ -88,8 +88,9 @@ def test_the_host_waits_for_nothing_inside_a_step(name: str) -> None:
     with torch.device("meta"):
         model = build_model(config, size.in_channels, 1, (16, 16))
         fields, target = torch.empty(2, 16, 16, size.in_channels), torch.empty(2, 16, 16, 1)
-    split = Split("steady", fields, target, Normaliser(0.0, 1.0), Normaliser(3.0, 1.0))
-    task = Task(split, recipe.loss.gradient_weight)
+    names = tuple(f"a{channel}" for channel in range(size.in_channels))
+    known = Signature("steady", names, ("u",), Normaliser(0.0, 1.0), Normaliser(3.0, 1.0))
+    task = Task(Split(known, fields, target), recipe.loss.gradient_weight)
     with LaunchCounter() as step:
         task.loss_parts(model, Batch(fields, target), torch.device("meta")).total.backward()
     assert len(step.launches) > FORWARD + BACKWARD  # of two layers

@@ -54,7 +54,8 @@ OF_COST = ("batch", "loss", "options of the loss", "gradient loss", "precision",
 
 
 def found(store: Path, recipe: str, *changes: str, of_cost: bool = False) -> str:
-    changed = load_recipe(recipe, [f"data.store={store}", *changes])
+    last = dict(change.split("=", 1) for change in changes)  # of a key that is given twice
+    changed = load_recipe(recipe, [f"data.store={store}", *(f"{key}={value}" for key, value in last.items())])
     return "; ".join(differences(store.stem, changed, data_facts(changed.data), of_cost))
 
 

@@ -41,7 +41,9 @@ def test_weights_that_do_not_fit_the_data_are_refused(
 ) -> None:
     folder = RunFolder(tmp_path / "run")
     train(tiny_recipe, folder)
-    with pytest.raises(GeomanoError, match=r"model.safetensors does not fit the data \(size mismatch"):
+    with pytest.raises(
+        GeomanoError, match=r"its fields \(10 frames of u -> u\) do not fit .*, which was trained on coeff -> sol"
+    ):
         load_trained(folder, navier_stokes_store)
 
 

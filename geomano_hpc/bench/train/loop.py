@@ -72,7 +72,7 @@ def _bare_step(steps: Steps) -> BareStep:
     recipe, split = steps.recipe, steps.task.split
     channels = (split.in_channels, split.out_channels)
     state = torch.get_rng_state()  # the loop's numbers are left as they are
-    bare = BareStep.of(recipe.model, recipe.training.batch_size, split.grid, channels, recipe.loss.gradient_weight)
+    bare = BareStep.of(recipe.model, recipe.training.batch_size, split.plane, channels, recipe.loss.gradient_weight)
     torch.set_rng_state(state)
     return bare
 

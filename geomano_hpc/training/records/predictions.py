@@ -7,6 +7,7 @@ of the fields. Axes: B samples, H x W grid, C channels (the fields of each frame
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Predictions:
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 fields = (arrays["input"], arrays["truth"], arrays["prediction"])
-                names = {
+                names: dict[str, Any] = {
                     name: tuple(map(str, arrays[name])) for name in ("inputs", "targets", "units") if name in arrays
                 }
                 split = str(arrays["split"]) if "split" in arrays else "test"

@@ -15,8 +15,10 @@ from geomano_hpc.bench.data.parts import bench_data
 from geomano_hpc.bench.measurement import Measurement
 from geomano_hpc.bench.record import measurement_table
 from geomano_hpc.cli.app import main
-from geomano_hpc.data import Normaliser, Split
+from geomano_hpc.data import Normaliser, Signature, Split
 from geomano_hpc.errors import GeomanoError
+
+STEADY = Signature("steady", ("a",), ("u",), Normaliser(0.0, 1.0), Normaliser(0.0, 1.0))
 
 
 def test_quick_benchmark_of_loading_writes_ratios_with_date_and_hardware(
@@ -65,6 +67,6 @@ def test_engine_with_wrong_numbers_gets_no_time() -> None:
     fields = [np.ones((5, 3, 3, 1), np.float32) for _ in range(2)]
     wrong = [torch.from_numpy(field.copy()) for field in fields]
     wrong[1][4, 0, 0] += 1e-6
-    split = Split("steady", wrong[0], wrong[1], Normaliser(0.0, 1.0), Normaliser(0.0, 1.0))
+    split = Split(STEADY, wrong[0], wrong[1])
     with pytest.raises(GeomanoError, match=r"gives wrong numbers in samples \[4\]: no speed is reported"):
         loading.check("direct", split, (fields[0], fields[1]))
