@@ -135,10 +135,22 @@ def _origin(opened: Opened, asked: Problem, roles: Sequence[str], world: Communi
         "channel": problem.channel,
         "frames": {"input": problem.frames_in, "target": problem.frames_out},
         "samples": {name: len(numbers) for name, numbers in splits.items()},
+        "numbers_sha256": _of_files_of_numbers(opened),
         "settings": problem.to_json(),
         "roles": list(roles),
         "versions": {"geomano_hpc": __version__, **{name: version(name) for name in ("numpy", "zarr", "numcodecs")}},
     }
+
+
+def _of_files_of_numbers(opened: Opened) -> str | None:
+    """Such files are known by name only, and what is in them may change: a hash of the samples that they chose."""
+    fields, rule = opened.fields, opened.problem.splits
+    if not any(isinstance(getattr(rule, name), Path) for name in fields.splits):
+        return None
+    digest = hashlib.sha256()
+    for numbers in (fields.groups, fields.numbers, *fields.splits.values()):
+        digest.update(np.asarray(numbers, "<i8").tobytes())
+    return digest.hexdigest()
 
 
 def _keys(sources: Sequence[Source]) -> str | list[str]:

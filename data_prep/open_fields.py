@@ -38,6 +38,7 @@ def open_fields(sources: Sequence[Path], problem: Problem, roles: Sequence[str] 
     roles = roles or (("train", "test") if problem.protocol and len(sources) == 2 else ())
     if sources and any(one.file is None for one in (*problem.inputs, *problem.targets)):
         problem = with_names_found(problem, variable_names(sources[0]))
+    _check_files(sources, problem)
     groups = [_open_group(source, problem, len(sources)) for source in (sources or (None,))]
     counts = [_samples_of(group, problem) for group in groups]
     splits = _splits(problem, roles, counts, groups)
@@ -62,6 +63,14 @@ def open_fields(sources: Sequence[Path], problem: Problem, roles: Sequence[str] 
     )
     units = {one.source.name: one.variable.units for one in groups[0] if one.variable.units} | problem.units
     return Opened(problem, fields, axes_in_store(problem, groups), time_in_store(problem, groups), files, units)
+
+
+def _check_files(sources: Sequence[Path], problem: Problem) -> None:
+    """A file that stands twice would train and test on the same samples."""
+    seen = [source.resolve() for source in sources]
+    double = next((source for source, path in zip(sources, seen, strict=True) if seen.count(path) > 1), None)
+    if double is not None and problem.protocol is None:
+        raise ConfigError(f"{double}: is given twice, so the same samples would be in two places; give each file once")
 
 
 def _open_group(source: Path | None, problem: Problem, sources: int) -> list[Found]:
@@ -121,6 +130,8 @@ def _arrays(groups: list[list[Found]], counts: list[int], problem: Problem) -> d
         [_raw_field(one, space, grid, count, problem) for one in group]
         for group, count in zip(groups, counts, strict=True)
     ]
+    if problem.channel is not None and not any("c" in one.axes for one in groups[0]):
+        raise ConfigError(f"--channel {problem.channel}: no field has an axis of channels (see --axes)")
     names = [[channel.name for part in parts for channel in part.channels] for parts in opened]
     for group, other in zip(groups[1:], names[1:], strict=True):
         if other != names[0]:
@@ -129,8 +140,7 @@ def _arrays(groups: list[list[Found]], counts: list[int], problem: Problem) -> d
             )
     given = [parts[: len(problem.inputs)] for parts in opened]
     predicted = [parts[len(problem.inputs) :] for parts in opened]
-    _check_names(given[0])
-    _check_names(predicted[0])
+    _check_names(given[0], predicted[0], problem)
     if problem.stores_frames:
         frames = len(predicted[0][0].frames)
         _check_frames(predicted, frames)
@@ -150,11 +160,22 @@ def _arrays(groups: list[list[Found]], counts: list[int], problem: Problem) -> d
     }
 
 
-def _check_names(parts: list[RawField]) -> None:
-    names = [channel.name for part in parts for channel in part.channels]
-    double = next((name for name in names if names.count(name) > 1), None)
-    if double is not None:
-        raise ConfigError(f"two fields are called {double}; name one otherwise, such as {double}2=KEY")
+def _check_names(given: list[RawField], predicted: list[RawField], problem: Problem) -> None:
+    """What a model gets has names of its own, and so has what it predicts; units are of fields that are there."""
+    inputs, targets = ([channel.name for part in parts for channel in part.channels] for parts in (given, predicted))
+    inputs += [constant.name for constant in problem.constants]
+    if problem.kind == "rollout":
+        inputs += targets
+    for names in (inputs, targets):
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise ConfigError(f"two fields are called {double}; name one otherwise, such as {double}2=KEY")
+    known = {word for name in (*inputs, *targets) for word in (name, name.partition(".")[0])}
+    strange = next((name for name in problem.units if name not in known), None)
+    if strange is not None:
+        raise ConfigError(
+            f"--units {strange}={problem.units[strange]}: no field is called so, but {', '.join(targets)}"
+        )
 
 
 def _check_frames(groups: list[list[RawField]], frames: int) -> None:

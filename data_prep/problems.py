@@ -123,6 +123,9 @@ def problem(name: str, **changes: Any) -> Problem:
     return replace(base, **given)
 
 
+_OF_FRAMES = ("frames_in", "frames_out", "window_stride", "time_stride", "time_step")
+
+
 def own_problem(
     kind: str,
     name: str,
@@ -149,8 +152,9 @@ def own_problem(
         raise ConfigError(
             "--problem steady: name the fields, such as --input k --target p (`geomano data inspect FILE`)"
         )
-    elif any(given.get(key) for key in ("frames_in", "frames_out", "window_stride")) or given.get("time_stride", 1) > 1:
-        raise ConfigError("--problem steady has no frames: leave out --frames-in, --frames-out and their strides")
+    elif any(key in given for key in _OF_FRAMES):
+        word = next(key for key in _OF_FRAMES if key in given).replace("_", "-")
+        raise ConfigError(f"--{word}: --problem steady has no frames; leave it out, or use --problem rollout")
     for where, known in given.get("boundary", {}).items():
         if known not in BOUNDARIES:
             raise ConfigError(f"--boundary {where}={known}: choose one of {', '.join(BOUNDARIES)}")

@@ -43,18 +43,19 @@ class SplitRule:
         """What is not said: a tenth each validates and tests; else the training or the test has what is left."""
         asked = {name: size for name in NAMES if (size := getattr(self, name)) is not None}
         if asked:
-            counts = {name: _count(size, samples) for name, size in asked.items()}
+            counts = _counts_of({name: size for name, size in asked.items() if not isinstance(size, Path)}, samples)
         else:
             counts = {"validation": samples // 10, "test": max(1, samples // 10)}
         counts.setdefault("validation", 0)
         for name in ("train", "test"):
             counts.setdefault(name, samples - sum(counts.values()))
+        words = ", ".join(f"--{name} {size}" for name, size in asked.items()) or "one to train and one to test"
         needed = sum(max(count, 1) if name != "validation" else count for name, count in counts.items())
-        if needed > samples or min(counts.values()) < 0:
-            words = ", ".join(f"--{name} {size}" for name, size in asked.items())
-            raise DataError(
-                f"{samples} {what} are there, {max(needed, 2)} are needed ({words or 'one to train and one to test'})"
-            )
+        if needed > samples:
+            raise DataError(f"{samples} {what} are there, {max(needed, 2)} are needed ({words})")
+        for name in ("train", "test"):
+            if counts[name] < 1:
+                raise DataError(f"of {samples} {what} none is left to {name} ({words}); at least one is needed")
         return counts
 
     def _from_files(self, files: dict[str, Path | str], samples: int) -> dict[str, np.ndarray]:
@@ -70,6 +71,25 @@ class SplitRule:
                     raise DataError(f"{files[name]}: sample {number} is in {seen[number]} already")
                 seen[number] = name
         return {name: np.sort(numbers) for name, numbers in found.items()}
+
+
+def _counts_of(sizes: dict[str, int | float], samples: int) -> dict[str, int]:
+    """Shares are cut where their sum is, so that those that add up to 1 take every sample, whatever is rounded."""
+    for size in sizes.values():
+        _count(size, samples)
+    if sum(size for size in sizes.values() if isinstance(size, float)) > 1 + 1e-9:
+        raise ConfigError(
+            "the shares of " + ", ".join(f"--{name} {size}" for name, size in sizes.items()) + " exceed 1"
+        )
+    counts, before = {}, 0.0
+    for name in NAMES:
+        size = sizes.get(name)
+        if isinstance(size, float):
+            counts[name] = round((before + size) * samples) - round(before * samples)
+            before += size
+        elif size is not None:
+            counts[name] = _count(size, samples)
+    return counts
 
 
 def _count(size: int | float, samples: int) -> int:
@@ -131,5 +151,9 @@ def split_of_files(roles: Sequence[str], counts: Sequence[int], rule: SplitRule)
             raise DataError(f"{len(together)} samples are there to {name}, {wanted} are needed (--{name} {size})")
         if rule.seed is not None:
             together = np.random.default_rng(rule.seed).permutation(together)
+        if wanted < 1 and name != "validation":
+            raise DataError(
+                f"--{name} {size}: none of {len(together)} samples is left to {name}; at least one is needed"
+            )
         found[name] = np.sort(together[:wanted])
     return found

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from geomano_hpc.config import Recipe, apply_changes, load_recipe, recipe_from_mapping, recipe_names
 from geomano_hpc.config.explain import validated
-from geomano_hpc.config.recipe_files import RECIPES, parse_value, split_override
+from geomano_hpc.config.recipe_files import RECIPES, overrides_once, parse_value
 from geomano_hpc.config.yaml_files import YamlFiles
 from geomano_hpc.errors import ConfigError
 
@@ -126,13 +126,15 @@ def with_overrides(
 ) -> Study:
     """The study with what the command line adds: --set, --vary, --seeds, --name."""
     content = study.model_dump()
-    for override in overrides:
-        path, value = split_override(override)
-        content["set"][path] = value
+    content["set"].update(overrides_once(overrides))
+    varied = set()
     for axis in axes:
         path, separator, values = axis.partition("=")
         if not separator or not values:
             raise ConfigError(f"--vary {axis!r}: write it as key=value,value, such as model.depth=2,4,8")
+        if path in varied:
+            raise ConfigError(f"--vary {path}: is given twice; write all its values once, such as {path}=2,4,8")
+        varied.add(path)
         content["axes"][path] = [parse_value(value) for value in values.split(",")]
     if seeds is not None:
         content["seeds"] = list(range(seeds))

@@ -80,8 +80,8 @@ class ZarrVariable(Chunked):
         there, all_of_them = self._array.nchunks_initialized, self._array.nchunks
         if there < all_of_them:
             logger.warning(
-                "%s: %r has %d of its %d chunks; the others are read as its fill value, %s, which is right only if they "
-                "were left out because they hold nothing else",
+                "%s: %r has %d of its %d chunks; the others are read as its fill value %s, which is right if they "
+                "were left out because they hold nothing else, and wrong if they were lost",
                 self.path,
                 self.key,
                 there,

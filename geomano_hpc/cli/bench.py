@@ -172,10 +172,10 @@ def accuracy(
     """
     from geomano_hpc.bench.accuracy import CONTESTS, accuracy_table, bench_accuracy
     from geomano_hpc.bench.record import measurement_table
-    from geomano_hpc.config.recipe_files import split_override
+    from geomano_hpc.config.recipe_files import overrides_once
 
     contests = {name: CONTESTS[name] for name in _chosen("problem", problem, CONTESTS)}
-    changes = dict(split_override(text) for text in set_ or [])
+    changes = overrides_once(set_ or [])
     out = out or _file("accuracy")
     content = bench_accuracy(contests, seeds, changes, runs, at_once, out)
     _print([*accuracy_table(content), "", *measurement_table(content)], out)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Words:
     problem: str
-    name: str
+    name: str | None
+    own_name: str  # where none is said
     inputs: list[str]
     targets: list[str]
     fields: list[str]
@@ -55,19 +56,27 @@ def asked_for(words: Words, sources: list[Path]) -> tuple["Problem", list[Path],
     rule = SplitRule(**sizes, seed=words.seed)
     settings = {**words.settings, **{key: value for key, value in by_name.items() if value}}
     return (
-        own_problem(words.problem, words.name, words.inputs, targets, words.constants, rule, **settings),
+        own_problem(
+            words.problem, words.name or words.own_name, words.inputs, targets, words.constants, rule, **settings
+        ),
         files,
         roles,
     )
 
 
 def _benchmark(words: Words, sizes: dict[str, Any], files: Sequence[Path]) -> "Problem":
-    from geomano_hpc.data_prep.problems import problem
+    from geomano_hpc.data_prep.problems import BENCHMARK, problem
 
+    steady = BENCHMARK[words.problem].kind == "steady"
     own = {
+        "--name": words.name,
+        "--frames-in": words.settings["frames_in"] if steady else None,
+        "--frames-out": words.settings["frames_out"] if steady else None,
+        "--input": None if steady or words.inputs == words.targets else words.inputs,
         "--field": words.fields,
         "--constant": words.constants,
         "--validation": sizes["validation"],
+        "--validation-file": words.files["validation"],
         "--shuffle-seed": words.seed,
         **{f"--{key}": texts for key, texts in words.by_name.items()},
         "--time-stride": words.settings["time_stride"],

@@ -187,7 +187,8 @@ def convert(
 
     words = Words(
         problem,
-        name or out.stem,
+        name,
+        out.stem,
         input_ or [],
         target or [],
         field or [],

@@ -19,7 +19,9 @@ def resolved(content: Mapping[str, Any]) -> Mapping[str, Any]:
     card = _card(Path(str(data.get("store"))))
     if card is None:
         return content
-    domain = {1: "1d", 2: "3d" if card.get("kind") == "rollout" else "2d"}.get(len(card.get("axes", ())), AUTO)
+    kind = card.get("kind", card.get("task"))  # the second of older stores, of which only Burgers' have lines
+    axes = len(card["axes"]) if "axes" in card else 1 if card.get("problem") == "burgers" else 2
+    domain = {1: "1d", 2: "3d" if kind == "rollout" else "2d"}.get(axes, AUTO)
     return {**content, "model": {**model, "domain": domain}}
 
 

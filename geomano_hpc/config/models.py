@@ -62,6 +62,9 @@ class ModelConfig(Strict):
         """Raise a ConfigError if a training by this recipe could not use the model: asked before anything is written.
         The models of this package are tested, and need it not."""
 
+    def check_grid(self, grid: Grid) -> None:
+        """Raise a ConfigError for data on a grid (H, W) that the model does not take."""
+
     def tied_to_grid(self) -> str:
         """What ties the parameters to the grid of the training, in words; empty for a model of any grid."""
         return ""

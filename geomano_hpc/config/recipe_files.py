@@ -40,14 +40,15 @@ def load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any] | Iterab
     if isinstance(changes, str):
         raise ConfigError(f"changes: {changes!r} is one text; write {{'model.depth': 4}}, or a list of such texts")
     if not isinstance(changes, Mapping):
-        changes = _once(split_override(change) for change in changes)
+        changes = overrides_once(changes)
     apply_changes(content, changes)
     return recipe_from_mapping(content, source)
 
 
-def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def overrides_once(words: Iterable[str]) -> dict[str, Any]:
+    """Words of the command line, each key once."""
     changes: dict[str, Any] = {}
-    for path, value in pairs:
+    for path, value in map(split_override, words):
         if changes.setdefault(path, value) != value:
             raise ConfigError(f"--set {path}: is given twice, as {changes[path]} and as {value}; once is meant")
     return changes

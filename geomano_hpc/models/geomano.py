@@ -53,7 +53,9 @@ class GeomanoConfig(ModelConfig):
         "defaults",
     )
     kind: Literal["1d", "2d"] = Field(default="2d", description="vanilla GeoMamba-SSM or 2DGeoMamba-SSM")
-    orders: Literal["paper", "corners", "sequence"] = "paper"
+    orders: Literal["paper", "corners", "sequence", "auto"] = Field(
+        default="paper", description="auto: sequence on a line, else corners"
+    )
     correction: Correction = Field(
         default="0011", description="none, learnable, or a mask with one digit per direction"
     )
@@ -68,7 +70,11 @@ class GeomanoConfig(ModelConfig):
     def _defaults_of_the_domain(cls, content: Any) -> Any:
         if not isinstance(content, dict):
             return content
-        return {**_BY_DOMAIN.get(str(content.get("domain")), {}), **content}
+        domain = str(content.get("domain"))
+        found = {**_BY_DOMAIN.get(domain, {}), **content}
+        if found.get("orders") == "auto" and domain != "auto":
+            found["orders"] = "sequence" if domain == "1d" else "corners"
+        return found
 
     @model_serializer(mode="wrap")
     def _as_written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -101,6 +107,13 @@ class GeomanoConfig(ModelConfig):
         if self.domain == "auto":
             raise ConfigError("model.domain auto: the data is not there to tell; set data.store, or model.domain")
         return super().build(in_channels, out_channels, grid)
+
+    def check_grid(self, grid: Grid) -> None:
+        if self.domain == "1d" and grid[0] != 1:
+            raise ConfigError(
+                f"model.domain 1d takes lines, and the data has {grid[0]} x {grid[1]} points: take recipe steady or "
+                "rollout, or model.domain=2d"
+            )
 
     def tied_to_grid(self) -> str:
         return "encoder global" if self.encoder == "global" else ""

@@ -1,5 +1,6 @@
 """Evaluation: the relative L2 error of each test sample in physical units, averaged over the split."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from geomano_hpc.training.records.predictions import Predictions
 from geomano_hpc.training.records.run_folder import RunFolder
 from geomano_hpc.training.records.weights import Alone, load_alone, load_weights
 from geomano_hpc.training.tasks import Network, Task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,9 @@ def predict_first(network: Network, task: Task, most: int, device: torch.device)
     fields = (batch.input_BHWC, batch.target_BHWC, task.predict(network, batch, device))
     known = task.signature
     given, truth, predicted = (field.detach().cpu().float().numpy() for field in fields)
-    return Predictions(known.kind, given, truth, predicted, known.inputs, known.targets, known.units)
+    frames_in = known.frames_in if known.is_rollout else None
+    names = (known.inputs, known.targets, known.units)
+    return Predictions(known.kind, given, truth, predicted, *names, frames_in=frames_in)
 
 
 def load_trained(
@@ -119,18 +124,36 @@ def load_trained(
 
 
 def trained_split(alone: Alone, split: Split, data: str, run: str) -> Split:
-    """The split with the normalisers of the training. Its fields must be those that the model was trained on."""
+    """The split with the normalisers of the training. Its fields must be those that the model was trained on, in their
+    order; what another program calls otherwise is taken by its place, aloud."""
     trained, found = alone.signature, split.signature
-    if (trained.kind, len(trained.inputs), len(trained.targets)) != (
-        found.kind,
-        len(found.inputs),
-        len(found.targets),
-    ) or (trained.in_channels != found.in_channels):
+    if _sizes(trained) != _sizes(found) or _in_other_places(trained, found):
         raise GeomanoError(
             f"{data}: its fields ({_fields_in_words(found)}) do not fit {run}, which was trained on "
             f"{_fields_in_words(trained)}; evaluate on data of the same kind"
         )
+    if _names(trained) != _names(found):
+        logger.warning(
+            "%s: its fields (%s) are called otherwise than those of the training (%s), and taken in this order",
+            data,
+            _fields_in_words(found),
+            _fields_in_words(trained),
+        )
     return replace(split, signature=replace(trained, frames_out=found.frames_out, boundary=found.boundary))
+
+
+def _names(known: Signature) -> tuple[tuple[str, ...], ...]:
+    return known.inputs, known.targets, known.context
+
+
+def _sizes(known: Signature) -> tuple[object, ...]:
+    return known.kind, known.frames_in, *map(len, _names(known))
+
+
+def _in_other_places(one: Signature, other: Signature) -> bool:
+    """Whether a field of the same name stands somewhere else."""
+    pairs = zip(_names(one), _names(other), strict=True)
+    return any(name in there and there.index(name) != place for here, there in pairs for place, name in enumerate(here))
 
 
 def _fields_in_words(known: Signature) -> str:

@@ -4,6 +4,7 @@ They need the run folder or its file of weights only, not the data of the traini
 Axes: B samples, H x W grid, C channels (the fields of each frame, frame by frame).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,17 +35,36 @@ class Layout:
 
     single: bool  # one sample, without an axis for samples
     channel_axis: bool
+    line: bool = False  # without the axis of the one row that a line has
 
     def with_all_axes(self, fields: torch.Tensor) -> torch.Tensor:
         """[B, H, W, C]"""
         fields = fields if self.channel_axis else fields[..., None]
+        fields = fields.unsqueeze(-3) if self.line else fields
         return fields[None] if self.single else fields
 
     def without(self, predicted_BHWC: torch.Tensor) -> torch.Tensor:
         """The channel axis goes where there is one channel and the given fields have no such axis either."""
-        leave_out = not self.channel_axis and predicted_BHWC.shape[-1] == 1
-        predicted = predicted_BHWC[..., 0] if leave_out else predicted_BHWC
+        predicted = predicted_BHWC.squeeze(1) if self.line else predicted_BHWC
+        predicted = predicted[..., 0] if self._leaves_out(predicted_BHWC.shape[-1]) else predicted
         return predicted[0] if self.single else predicted
+
+    def grid(self, shape: Sequence[int]) -> tuple[int, int]:
+        """(H, W) of fields of this shape."""
+        height, width = (
+            (1, *shape[0 if self.single else 1 :])[:2] if self.line else shape[0 if self.single else 1 :][:2]
+        )
+        return height, width
+
+    def shape_without(self, shape: Sequence[int], channels: int) -> tuple[int, ...]:
+        """Of the prediction that goes back for fields of this shape."""
+        batch = () if self.single else (shape[0],)
+        height, width = self.grid(shape)
+        points = (width,) if self.line else (height, width)
+        return (*batch, *points, *(() if self._leaves_out(channels) else (channels,)))
+
+    def _leaves_out(self, channels: int) -> bool:
+        return not self.channel_axis and channels == 1
 
 
 @dataclass(frozen=True)
@@ -70,12 +90,14 @@ class Predictor:
     def layout(self, shape: tuple[int, ...], source: str) -> Layout:
         """How fields of this shape are read; what does not fit the model is refused."""
         C = self.known.in_channels
-        layout = _layout(shape, C)
+        of_lines = self.alone.grid[0] == 1
+        layout = (_layout_of_lines(shape, C) if of_lines else None) or _layout(shape, C)
         if layout is None or 0 in shape:
-            wanted = "1 channel: (H, W), (samples, H, W)" if C == 1 else f"{C} channels: (H, W, {C})"
+            points = "W" if of_lines else "H, W"
+            wanted = f"1 channel: ({points}), (samples, {points})" if C == 1 else f"{C} channels: ({points}, {C})"
             names = f": {self.channels_in_words()}" if C > 1 else ""
-            raise DataError(f"{source}: has shape {shape}; the model takes {wanted} or (samples, H, W, {C}){names}")
-        grid = shape[0 if layout.single else 1 :][:2]
+            raise DataError(f"{source}: has shape {shape}; the model takes {wanted} or (samples, {points}, {C}){names}")
+        grid = layout.grid(shape)
         if self.tied_to_grid and grid != self.alone.grid:
             raise DataError(
                 f"{source}: has {grid} points; {self.tied_to_grid} is tied to the grid of its training, "
@@ -155,9 +177,7 @@ def predict_file(
     fields = _read(given)
     layout = predictor.layout(fields.shape, str(given))
     channels = predictor.channels(frames)
-    grid = fields.shape[0 if layout.single else 1 :][:2]
-    batch = () if layout.single else (len(fields),)
-    shape = (*batch, *grid, *(() if channels == 1 and not layout.channel_axis else (channels,)))
+    shape = layout.shape_without(fields.shape, channels)
     with replacing(out) as temporary:
         target = open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
         for part in [...] if layout.single else parts_of(len(fields), BATCH_SIZE):
@@ -170,6 +190,15 @@ def predict_file(
 def parts_of(samples: int, batch_size: int) -> list[slice]:
     """The samples in batches, the last of which may be smaller."""
     return [slice(first, first + batch_size) for first in range(0, samples, batch_size)]
+
+
+def _layout_of_lines(shape: tuple[int, ...], channels: int) -> Layout | None:
+    """Without the axis of the one row: (W,), (samples, W), (W, C), (samples, W, C)."""
+    if shape[-1] == channels and len(shape) in (2, 3) and not (len(shape) == 3 and shape[0] == 1 < shape[1]):
+        return Layout(single=len(shape) == 2, channel_axis=True, line=True)
+    if channels == 1 and len(shape) in (1, 2) and shape[0] != 1:
+        return Layout(single=len(shape) == 1, channel_axis=False, line=True)
+    return None
 
 
 def _layout(shape: tuple[int, ...], channels: int) -> Layout | None:

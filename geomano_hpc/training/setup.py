@@ -101,6 +101,7 @@ def check_trainable(split: Split, recipe: Recipe) -> None:
             f"{recipe.data.store}: holds volumes ({points} points), and no model here takes them yet; take planes of "
             "them"
         )
+    recipe.model.check_grid(split.plane)
     if recipe.training.step_frames > 1 and not split.signature.is_rollout:
         raise ConfigError(f"training.step_frames is of rollouts; {recipe.data.store} holds a steady problem")
     if recipe.training.step_frames > split.signature.frames_out:

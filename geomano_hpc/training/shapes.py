@@ -4,7 +4,7 @@ from geomano_hpc.config import DataConfig
 from geomano_hpc.data import Signature
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.store import open_store
-from geomano_hpc.errors import DataError
+from geomano_hpc.errors import ConfigError, DataError
 
 
 def data_shape(data: DataConfig, step_frames: int = 1) -> tuple[int, int, int, int]:
@@ -14,7 +14,7 @@ def data_shape(data: DataConfig, step_frames: int = 1) -> tuple[int, int, int, i
         known = Signature.of(store.card).in_steps_of(step_frames)
         height, width, *more = store.grid
         if more:
-            raise DataError(f"{data.store}: holds volumes, and no model here takes them yet; take planes of them")
+            raise ConfigError(f"{data.store}: holds volumes, and no model here takes them yet; take planes of them")
         return height, width, known.in_channels, known.out_channels
     if data.generate is not None:
         return *data.generate.kept_points, problem(data.generate.problem).frames_in or 1, step_frames

@@ -50,6 +50,7 @@ def _try_out(recipe: Recipe, ranks: Ranks) -> None:
     except DataError:
         return  # there is no data, or it is broken, which is said where it is opened
     device, grid = pick_device(ranks), (height, width)
+    recipe.model.check_grid(grid)
     recipe.model.try_out(in_channels, out_channels, grid, device, recipe, ranks.world_size)
     try_out_loss(recipe.loss, height, width, out_channels)
 

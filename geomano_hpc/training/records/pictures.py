@@ -42,7 +42,7 @@ def _rows_of(shown: Predictions) -> list[_Row]:
         ]
     F = len(names)
     frames = _first_middle_last(shown.truth_BHWC.shape[-1] // F)
-    last = (shown.input_BHWC.shape[-1] // F - 1) * F  # behind it may be what does not change in time
+    last = ((shown.frames_in or shown.input_BHWC.shape[-1] // F) - 1) * F
     rows = []
     for number, name in enumerate(names):
         for frame in frames:

@@ -25,6 +25,7 @@ class Predictions:
     targets: tuple[str, ...] = ("u",)
     units: tuple[str, ...] = ()  # of the targets
     split: str = "test"
+    frames_in: int | None = None  # given of a rollout; behind their fields is what does not change in time
 
     def write(self, file: Path) -> None:
         with replacing(file) as temporary, temporary.open("wb") as opened:
@@ -38,6 +39,7 @@ class Predictions:
                 targets=np.array(self.targets),
                 units=np.array(self.units, dtype=str),
                 split=np.array(self.split),
+                frames_in=np.array(self.frames_in or 0),
             )
 
     @staticmethod
@@ -51,6 +53,7 @@ class Predictions:
                     name: tuple(map(str, arrays[name])) for name in ("inputs", "targets", "units") if name in arrays
                 }
                 split = str(arrays["split"]) if "split" in arrays else "test"
-                return Predictions(str(arrays["kind"]), *fields, **names, split=split)
+                frames_in = int(arrays["frames_in"]) or None if "frames_in" in arrays else None
+                return Predictions(str(arrays["kind"]), *fields, **names, split=split, frames_in=frames_in)
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise GeomanoError(f"{file}: cannot be read ({error})") from error
