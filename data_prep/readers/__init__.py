@@ -17,8 +17,8 @@ from geomano_hpc.data_prep.readers import hdf5, matlab, npy, pt, zarr_store
 from geomano_hpc.data_prep.readers.variable import Block, Variable
 from geomano_hpc.errors import DataError
 
-_NPY = SimpleNamespace(names=npy.npy_names, variable=npy.npy_variable)
-_NPZ = SimpleNamespace(names=npy.npz_names, variable=npy.npz_variable)
+_NPY = SimpleNamespace(names=npy.npy_names, variable=npy.npy_variable, format_name=lambda path: "NPY")
+_NPZ = SimpleNamespace(names=npy.npz_names, variable=npy.npz_variable, format_name=lambda path: "NPZ")
 _MOST_NAMES = 12
 
 
@@ -28,6 +28,14 @@ def variable_names(path: Path) -> list[str]:
         raise DataError(f"{path}: no such file")
     with reading(path, "its list of variables"):
         return list(_format(path).names(path))
+
+
+def format_name(path: Path) -> str:
+    """In words: HDF5, PDEBench, The Well, NetCDF-4, MATLAB v5, v7 or v7.3, Zarr 2 or 3, NPY, NPZ, .pt."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    with reading(path, "its format"):
+        return str(_format(path).format_name(path))
 
 
 def file_attributes(path: Path) -> dict[str, Any]:

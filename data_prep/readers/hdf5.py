@@ -25,7 +25,8 @@ from geomano_hpc.data_prep.readers.variable import (
     coordinates_of,
 )
 
-_MOST_POINTS = 1 << 24  # of an axis; more are no points of a regular grid
+_MOST_POINTS = 1 << 22  # of an axis; more are no points of a regular grid
+_MOST_NEIGHBOURS = 1000  # of a scalar, that are asked whether the file is NetCDF
 _NOT_NUMBERS = ("char", "cell", "struct", "function_handle", "string", "table", "datetime")  # classes of MATLAB
 
 
@@ -42,6 +43,22 @@ def names(path: Path) -> list[str]:
 def attributes(path: Path) -> dict[str, Any]:
     with h5py.File(path, "r") as file:
         return plain_attributes(file.attrs.items())
+
+
+def format_name(path: Path) -> str:
+    with h5py.File(path, "r") as file:
+        if the_well.is_well(file):
+            return "The Well (HDF5)"
+        if _seeds(file):
+            return f"HDF5 with a group for each of {len(_seeds(file))} samples, as in PDEBench"
+        if pdebench.is_pdebench(file):
+            return "PDEBench (HDF5)"
+        first = next((dataset for _, dataset in _datasets(file, "", set())), None)
+        if first is not None and "MATLAB_class" in first.attrs:
+            return "MATLAB v7.3 (HDF5)"
+        if "_NCProperties" in file.attrs or (first is not None and _is_netcdf(file, first)):
+            return "NetCDF-4 (HDF5)"
+        return "HDF5"
 
 
 def variable(path: Path, key: str) -> Variable:
@@ -116,7 +133,7 @@ class Hdf5Variable(Chunked):
             )
         self.attributes = plain_attributes(dataset.attrs.items())
         self.stored_bytes = dataset.id.get_storage_size()
-        is_netcdf = _is_netcdf(file)
+        is_netcdf = _is_netcdf(file, dataset)
         self.describe(
             dataset.shape,
             dataset.dtype,
@@ -144,8 +161,14 @@ def _decoding(dataset: h5py.Dataset, attributes: dict[str, Any], is_netcdf: bool
     return None if packing is None else (packing.dtype, packing)
 
 
-def _is_netcdf(file: h5py.File) -> bool:
-    return "_NCProperties" in file.attrs or any("DIMENSION_LIST" in file[name].attrs for name in file)
+def _is_netcdf(file: h5py.File, dataset: h5py.Dataset) -> bool:
+    """Old files say so only by the dimensions of a variable; a scalar has none, so its neighbours are asked."""
+    if "_NCProperties" in file.attrs or "DIMENSION_LIST" in dataset.attrs:
+        return True
+    if dataset.shape != () or len(file) > _MOST_NEIGHBOURS:
+        return False
+    neighbours = (_within(file, name) for name in file)
+    return any(one is not None and "DIMENSION_LIST" in one.attrs for one in neighbours)
 
 
 def _layout(file: h5py.File, key: str, dataset: h5py.Dataset) -> Layout:

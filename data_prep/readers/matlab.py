@@ -100,6 +100,10 @@ def names(path: Path) -> list[str]:
     return [element.name for element in _elements(path)]
 
 
+def format_name(path: Path) -> str:
+    return "MATLAB v7" if any(element.compressed for element in _elements(path)) else "MATLAB v5"
+
+
 def variable(path: Path, key: str) -> Variable:
     element = next(element for element in _elements(path) if element.name == key)
     if element.class_number in _OTHER_CLASSES:

@@ -83,6 +83,10 @@ def is_torch(path: Path) -> bool:
         return any(name.endswith("/data.pkl") for name in archive.namelist())
 
 
+def format_name(path: Path) -> str:
+    return "torch.save (.pt)"
+
+
 def names(path: Path) -> list[str]:
     with zipfile.ZipFile(path) as archive:
         return [str(key) for key, value in _content(archive).items() if isinstance(value, _Tensor)]

@@ -20,7 +20,7 @@ from geomano_hpc.data_prep.readers.variable import Constant, Coordinates, Layout
 logger = logging.getLogger(__name__)
 
 _MARKS = ("zarr.json", ".zgroup", ".zarray")
-_MOST_POINTS = 1 << 24  # of an axis
+_MOST_POINTS = 1 << 22  # of an axis
 _DIMENSIONS = "_ARRAY_DIMENSIONS"  # in version 2, which has no place for them
 
 
@@ -42,8 +42,17 @@ def variable(path: Path, key: str) -> Variable:
     """KeyError where there is none of that name. `@name` is an attribute of the store."""
     if key.startswith("@"):
         return Constant(path, key, np.asarray(zarr.open(path, mode="r").attrs[key[1:]]))
-    arrays = _arrays(path)
-    return ZarrVariable(path, key, arrays[key], arrays)
+    opened = zarr.open(path, mode="r")
+    if isinstance(opened, zarr.Array):
+        return ZarrVariable(path, key, {path.stem: opened}[key], None)
+    array = opened[key]
+    if not isinstance(array, zarr.Array):
+        raise KeyError(key)
+    return ZarrVariable(path, key, array, opened)
+
+
+def format_name(path: Path) -> str:
+    return f"Zarr, version {zarr.open(path, mode='r').metadata.zarr_format}"
 
 
 def _arrays(path: Path) -> dict[str, zarr.Array[Any]]:
@@ -59,7 +68,7 @@ def _dimensions(array: zarr.Array[Any]) -> tuple[str | None, ...] | None:
 
 
 class ZarrVariable(Chunked):
-    def __init__(self, path: Path, key: str, array: zarr.Array[Any], others: dict[str, zarr.Array[Any]]) -> None:
+    def __init__(self, path: Path, key: str, array: zarr.Array[Any], group: zarr.Group | None) -> None:
         self.path, self.key, self._array = path, key, array
         self.attributes = {name: value for name, value in _attributes(array).items() if name != _DIMENSIONS}
         self.stored_bytes = math.prod(array.shape) * array.dtype.itemsize
@@ -68,7 +77,7 @@ class ZarrVariable(Chunked):
             array.shape,
             array.dtype,
             array.shards or array.chunks,
-            _layout(key, array, others),
+            _layout(key, array, group),
             decoding=None if packing is None else (packing.dtype, packing),
         )
 
@@ -110,7 +119,7 @@ def _fill_of_version_2(array: zarr.Array[Any]) -> float | None:
     return float(array.fill_value) if array.dtype.kind in "fiu" else None  # type: ignore[arg-type]
 
 
-def _layout(key: str, array: zarr.Array[Any], others: dict[str, zarr.Array[Any]]) -> Layout:
+def _layout(key: str, array: zarr.Array[Any], group: zarr.Group | None) -> Layout:
     called = _dimensions(array)
     axes = None if called is None else axes_of_dimensions(called)
     units = str(plain(array.attrs.get("units", "")))
@@ -119,7 +128,7 @@ def _layout(key: str, array: zarr.Array[Any], others: dict[str, zarr.Array[Any]]
     folder = key.rpartition("/")[0]
     found: dict[str, Coordinates | None] = {}
     for axis, name, size in zip(axes, called, array.shape, strict=True):
-        points = others.get(f"{folder}/{name}" if folder else str(name))
-        if points is not None and points.shape == (size,) and size <= _MOST_POINTS:
+        points = None if group is None else group.get(f"{folder}/{name}" if folder else str(name))
+        if isinstance(points, zarr.Array) and points.shape == (size,) and size <= _MOST_POINTS:
             found[axis] = coordinates_of(np.asarray(points[:]), str(plain(points.attrs.get("units", ""))))
     return Layout(axes, {axis: one for axis, one in found.items() if one is not None}, units=units)
