@@ -62,7 +62,7 @@ def test_windows_are_slices_of_the_raw_trajectory(
     frames_in: int, frames_out: int, window_stride: int | None, time_stride: int, loading: str, raw: Any, tmp_path: Path
 ) -> None:
     strides = {"window_stride": window_stride, "time_stride": time_stride}
-    given = {key: value for key, value in strides.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in strides.items() if value is not None}
     store = stored(raw, tmp_path, frames_in=frames_in, frames_out=frames_out, **given)
     step, length = window_stride or frames_out, frames_in + frames_out
     kept = [raw[name][:, ::time_stride] for name in "uv"]
