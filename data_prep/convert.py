@@ -204,14 +204,10 @@ def _write_shards(fields: RawFields, work: Unfinished, world: Communicator) -> d
             for shard in mine:
                 samples = _Rows(fields, shard, work.spill)
                 write_shard(work.store / shard.file, samples, samples_per_shard(shapes[shard.array]))
-                record = {
-                    "sha256": sha256(work.store / shard.file),
-                    "moments": samples.moments,
-                }
+                records[shard.file] = {"sha256": sha256(work.store / shard.file), "moments": samples.moments}
                 bad += samples.bad
                 if not samples.bad:
-                    work.record(shard, record)
-                records[shard.file] = record
+                    work.record(shard, records[shard.file])
                 advance("")
         return records, bad
 
@@ -229,7 +225,8 @@ class _Rows:
 
     def __init__(self, fields: RawFields, shard: Shard, spill: Path) -> None:
         self._fields, self._shard, self._spill = fields, shard, spill
-        self.moments: list[list[list[float]]] = []  # of each row, of each field
+        count = len(fields.arrays[shard.array].fields)
+        self.moments = np.empty((shard.stop - shard.start, count, 3))  # of each row, of each field
         self.bad: list[Bad] = []
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -239,8 +236,9 @@ class _Rows:
         for start in range(self._shard.start, stop, step):
             values, bad = self._fields.read(name, start, min(start + step, stop), self._spill)
             self.bad += bad
-            for row in values:
-                self.moments.append([moments(row[..., one::fields] if fields > 1 else row) for one in range(fields)])
+            for number, row in enumerate(values, start - self._shard.start):
+                for one in range(fields):
+                    self.moments[number, one] = moments(row[..., one::fields] if fields > 1 else row)
                 yield row
 
 

@@ -76,12 +76,12 @@ def _fields(records: dict[str, dict[str, Any]], opened: Opened, array: str) -> t
     if not opened.problem.normalise:
         return tuple(Field(name, _units(name, units)) for name in names)
     shards = [shard for shard in shards_of(raw.shapes()) if shard.array == array]
-    rows = [row for shard in shards for row in records[shard.file]["moments"]]
+    rows = np.concatenate([records[shard.file]["moments"] for shard in shards])
     frames = raw.arrays[array].frames
-    chosen = [sample * frames + frame for sample in raw.splits["train"].tolist() for frame in range(frames)]
+    chosen = rows.reshape(-1, frames, *rows.shape[1:])[raw.splits["train"]].reshape(-1, *rows.shape[1:])
     found = []
     for number, name in enumerate(names):
-        normaliser = combine([rows[row][number] for row in chosen])
+        normaliser = combine(chosen[:, number])
         mean, std = float(normaliser.mean), float(normaliser.std)  # type: ignore[arg-type]
         if not std > 0:
             what = array if opened.problem.protocol else name
@@ -108,7 +108,8 @@ def _constants(opened: Opened) -> tuple[Field, ...]:
     """One that is the same in all training samples tells a model nothing: it is passed as 0."""
     raw, found = opened.fields, []
     for number, constant in enumerate(opened.problem.constants):
-        normaliser = combine([moments(value) for value in raw.constants[raw.splits["train"], number, None]])
+        values = raw.constants[raw.splits["train"], number, None]
+        normaliser = combine(np.array([moments(value) for value in values]))
         mean, std = float(normaliser.mean), float(normaliser.std)  # type: ignore[arg-type]
         if not opened.problem.normalise:
             mean, std = 0.0, 1.0

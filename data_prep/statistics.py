@@ -5,8 +5,6 @@ Golub and LeVeque (1983), which does not subtract large numbers from each other,
 """
 
 import math
-from collections.abc import Sequence
-
 import numpy as np
 
 from geomano_hpc.data_prep.store_card import Normaliser
@@ -23,9 +21,11 @@ def moments(values: np.ndarray) -> Moments:
     return [values.size, mean, float(values.sum())]  # not np.dot: BLAS adds in an order that depends on threads
 
 
-def combine(samples: Sequence[Moments]) -> Normaliser:
-    total = sum(count for count, _, _ in samples)
-    mean = math.fsum(count * mean for count, mean, _ in samples) / total
-    squares = math.fsum(squares for _, _, squares in samples)
-    between = math.fsum(count * (one - mean) ** 2 for count, one, _ in samples)
+def combine(samples: np.ndarray) -> Normaliser:
+    """[sample, 3]: the moments of each."""
+    counts, means, squared = (samples[:, column].tolist() for column in range(3))
+    total = sum(counts)
+    mean = math.fsum(count * one for count, one in zip(counts, means, strict=True)) / total
+    squares = math.fsum(squared)
+    between = math.fsum(count * (one - mean) ** 2 for count, one in zip(counts, means, strict=True))
     return Normaliser(mean, math.sqrt((squares + between) / total))

@@ -8,6 +8,7 @@
   store/      the store; renamed to NAME.zarr when it is complete
 """
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -15,6 +16,8 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from geomano_hpc.atomic import remove, sha256, write_json
 from geomano_hpc.data_prep.shards import Shard
@@ -56,14 +59,20 @@ class Unfinished:
             return None
 
     def record(self, shard: Shard, content: dict[str, Any]) -> None:
-        write_json(self._record_of(shard), content)
+        """Its checksum and the moments of its rows, float64 [row, field, 3]: as bytes, of which there may be many."""
+        moments: np.ndarray = content["moments"]
+        text = base64.b64encode(moments.astype("<f8").tobytes()).decode("ascii")
+        write_json(self._record_of(shard), {**content, "moments": text, "fields": moments.shape[1]})
 
     def recorded(self, shard: Shard) -> dict[str, Any] | None:
         """What was recorded of a shard, if the shard is there and whole."""
         if not self._record_of(shard).is_file() or not (self.store / shard.file).is_file():
             return None
         content: dict[str, Any] = json.loads(self._record_of(shard).read_text(encoding="utf-8"))
-        return content if sha256(self.store / shard.file) == content["sha256"] else None
+        if sha256(self.store / shard.file) != content["sha256"]:
+            return None
+        values = np.frombuffer(base64.b64decode(content["moments"]), "<f8")
+        return {"sha256": content["sha256"], "moments": values.reshape(-1, content["fields"], 3)}
 
     def _record_of(self, shard: Shard) -> Path:
         return self._done / f"{shard.array}-{shard.number}.json"

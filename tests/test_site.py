@@ -62,7 +62,7 @@ def test_api_page_describes_every_public_name(site: Path) -> None:
 
 def test_gallery_shows_what_its_scripts_made(site: Path) -> None:
     scripts = sorted((ROOT / "docs" / "examples").glob("*.py"))
-    assert len(scripts) == 3
+    assert len(scripts) == 4
     for script in scripts:
         picture = site / "gallery" / f"{script.stem}.png"
         assert picture.stat().st_size > 20_000

@@ -75,7 +75,8 @@ def _no_variable(path: Path, key: str) -> DataError:
     )
     meant = f"; did you mean {close[0]!r}?" if close else ""
     return DataError(
-        f"{path}: no variable {key!r}{meant}; found: {shown or 'none'} (see --input and --target, or --field of a rollout)"
+        f"{path}: no variable {key!r}{meant}; found: {shown or 'none'} (see --input and --target, or --field of a "
+        "rollout)"
     )
 
 
@@ -118,6 +119,6 @@ def _format(path: Path) -> ModuleType | SimpleNamespace:
     if begin[:4] in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
         raise DataError(f"{path}: is NetCDF of before version 4; make it NetCDF-4 first: nccopy -k nc4 {path} NEW.nc")
     raise DataError(
-        f"{path}: not a MATLAB (v5, v7, v7.3), HDF5, NetCDF-4, Zarr, NPY, NPZ or .pt file, or cut off (a .pt older than "
-        "torch 1.6: load it and save it again)"
+        f"{path}: not a MATLAB (v5, v7, v7.3), HDF5, NetCDF-4, Zarr, NPY, NPZ or .pt file, or cut off (a .pt older "
+        "than torch 1.6: load it and save it again)"
     )

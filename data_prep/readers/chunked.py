@@ -27,7 +27,8 @@ class Chunked(Variable):
     ) -> None:
         """`shape`, `dtype` and `chunks` are those of the file; no chunks means that the values lie in a row."""
         self._stored, self._chunks, self._reversed, self._merged = shape, chunks, reverse, layout.merged
-        self.dtype, self._decode = (dtype, None) if decoding is None else decoding
+        self.dtype = dtype if decoding is None else decoding[0]
+        self._decode = None if decoding is None else decoding[1]
         self._itemsize = max(dtype.itemsize, self.dtype.itemsize)
         self.shape = self._seen_shape(shape)
         self.say(layout)

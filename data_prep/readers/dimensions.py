@@ -9,8 +9,10 @@ import numpy as np
 
 # In lower case. A dimension of another name could be anything: then nothing is claimed of the variable's axes.
 _NAMES = {
-    "sample": ("sample", "samples", "n", "member", "ensemble", "number", "realization", "realisation", "trajectory")
-    + ("batch", "case", "run", "seed"),
+    "sample": (
+        *("sample", "samples", "n", "member", "ensemble", "number", "realization", "realisation", "trajectory"),
+        *("batch", "case", "run", "seed"),
+    ),
     "t": ("t", "time", "times", "step", "steps", "timestep", "time_step", "frame", "valid_time"),
     "x": ("x", "lon", "longitude"),
     "y": ("y", "lat", "latitude"),

@@ -1,7 +1,7 @@
 """The Well's layout of HDF5 (PolymathicAI/the_well, docs/data_format.md): the file says everything of its fields.
 
-Scalars, vectors and tensors are in groups t0_fields, t1_fields and t2_fields; flags say along which axes a field varies,
-and a field has no others.
+Scalars, vectors and tensors are in groups t0_fields, t1_fields and t2_fields; flags say along which axes a field
+varies, and a field has no others.
 """
 
 from typing import Any

@@ -87,7 +87,7 @@ class Variable(ABC):
     def blocks(self) -> Iterator[Block]:
         """The whole variable once, in the order in which it lies in the file, in blocks of about BLOCK_BYTES."""
 
-    def check_complete(self) -> None:
+    def check_complete(self) -> None:  # noqa: B027 - most formats have nothing to warn of
         """Warn of parts that are missing in the file and cannot be told from parts that hold nothing."""
 
     @property

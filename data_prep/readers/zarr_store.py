@@ -116,7 +116,7 @@ def _fill_of_version_2(array: zarr.Array[Any]) -> float | None:
     that has none."""
     if array.metadata.zarr_format != 2 or _DIMENSIONS not in array.attrs or array.fill_value is None:
         return None
-    return float(array.fill_value) if array.dtype.kind in "fiu" else None  # type: ignore[arg-type]
+    return float(array.fill_value) if array.dtype.kind in "fiu" else None
 
 
 def _layout(key: str, array: zarr.Array[Any], group: zarr.Group | None) -> Layout:

@@ -20,7 +20,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("steady", "rollout", "own_network")  # in the order of the gallery
+NAMES = ("steady", "rollout", "bring_your_data", "own_network")  # in the order of the gallery
 PARTS = ("geomano_hpc", "kernels", "launch", "data_prep")
 SOURCES = {".py", ".cpp", ".h", ".yaml"}
 SECONDS = 900  # far more than a script takes, on a machine with other work too
@@ -118,7 +118,7 @@ def _overview(examples: list[Example]) -> str:
     )
     return f"""# Gallery
 
-Three short scripts with the public [Python API](../api.md). They are executed when this site is built, each in well
+Four short scripts with the public [Python API](../api.md). They are executed when this site is built, each in well
 under a minute on one core. So what you see is what they do.
 
 {entries}"""

@@ -77,7 +77,9 @@ def relative_h1(prediction_BHWC: torch.Tensor, target_BHWC: torch.Tensor) -> tor
 
     Derivatives are central differences on inner points, as on the unit square: a step is 1/H or 1/W.
     """
-    return (_h1_squared(prediction_BHWC - target_BHWC) / _h1_squared(target_BHWC)).sqrt()
+    squared = _h1_squared(prediction_BHWC - target_BHWC) / _h1_squared(target_BHWC)
+    is_exact = squared == 0  # where the root has no derivative
+    return squared.masked_fill(is_exact, 1).sqrt().masked_fill(is_exact, 0)
 
 
 def _h1_squared(field_BHWC: torch.Tensor) -> torch.Tensor:

@@ -183,10 +183,10 @@ def test_every_format_gives_the_same_shards(darcy_raw: Path, darcy_store: Path, 
 def test_statistics_do_not_suffer_from_a_large_mean() -> None:
     values = (np.random.default_rng(0).standard_normal((20, 8, 8)) + 1e4).astype(np.float32)
     exact = values.astype(np.longdouble)
-    found = combine([moments(sample) for sample in values])
+    found = combine(np.array([moments(sample) for sample in values]))
     assert found.mean == pytest.approx(float(exact.mean()), rel=1e-15)
     assert found.std == pytest.approx(float(exact.std()), rel=1e-13)
-    assert combine([moments(sample) for sample in values[::-1]]) == found
+    assert combine(np.array([moments(sample) for sample in values[::-1]])) == found
 
 
 def test_store_says_which_sample_came_from_where(darcy_raw: Path, darcy_store: Path, tmp_path: Path) -> None:
