@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 
 from geomano_hpc.data_prep.readers import hdf5, matlab, npy, pt, zarr_store
+from geomano_hpc.data_prep.readers.remembered import remembered
 from geomano_hpc.data_prep.readers.variable import Block, Variable
 from geomano_hpc.errors import DataError
 
@@ -52,7 +53,7 @@ def open_variable(path: Path, key: str) -> Variable:
     with reading(path, "its list of variables"):
         there = _format(path)
         # The dialects of HDF5 and Zarr have more that can be opened than what may be a field.
-        if there not in (hdf5, zarr_store) and key not in there.names(path):
+        if there not in (hdf5, zarr_store) and key not in _listed(path):
             raise _no_variable(path, key)
     with reading(path, repr(key)):
         try:
@@ -62,6 +63,11 @@ def open_variable(path: Path, key: str) -> Variable:
         if variable.dtype.kind not in "fiubc":
             raise ValueError(f"expected numbers, found values of type {variable.dtype}")
     return variable
+
+
+@remembered
+def _listed(path: Path) -> frozenset[str]:
+    return frozenset(_format(path).names(path))
 
 
 def _no_variable(path: Path, key: str) -> DataError:
@@ -104,6 +110,11 @@ def _format(path: Path) -> ModuleType | SimpleNamespace:
         if zarr_store.is_zarr(path):
             return zarr_store
         raise DataError(f"{path}: is a folder and no Zarr store; give files, or stores")
+    return _format_of_file(path)
+
+
+@remembered
+def _format_of_file(path: Path) -> ModuleType | SimpleNamespace:
     if h5py.is_hdf5(path):
         return hdf5
     if matlab.is_matlab(path):

@@ -41,8 +41,10 @@ def names(path: Path) -> list[str]:
 
 
 def attributes(path: Path) -> dict[str, Any]:
+    """Without those of single samples, such as PDEBench's 0000/config."""
     with h5py.File(path, "r") as file:
-        return plain_attributes(file.attrs.items())
+        names = [name for name in file.attrs if not name.partition("/")[0].isdigit()]
+        return plain_attributes((name, file.attrs[name]) for name in names)
 
 
 def format_name(path: Path) -> str:

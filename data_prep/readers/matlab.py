@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from geomano_hpc.data_prep.readers.remembered import remembered
 from geomano_hpc.data_prep.readers.variable import Layout, Streamed, Variable
 
 _HEADER_BYTES = 128
@@ -111,6 +112,7 @@ def variable(path: Path, key: str) -> Variable:
     return MatlabVariable(path, element)
 
 
+@remembered
 def _elements(path: Path) -> list[_Element]:
     size = path.stat().st_size
     found = []

@@ -89,18 +89,34 @@ def _h1_squared(field_BHWC: torch.Tensor) -> torch.Tensor:
     return sum(part.square().flatten(1).sum(1) for part in (field_BHWC, d_dx, d_dy))  # type: ignore[return-value]
 
 
-def central_differences(field_BHWC: torch.Tensor, axis: int, boundary: str) -> torch.Tensor:
-    """The derivative along an axis of the grid (1 or 2), in units of the grid step. Beyond a wall the field is zero,
-    a periodic field goes on at its other end; where neither is known, only inner points count."""
-    points = field_BHWC.shape[axis]
-    if boundary == "wall":
-        around = F.pad(field_BHWC, (0, 0, 0, 0, 1, 1) if axis == 1 else (0, 0, 1, 1))
-    elif boundary == "periodic":
-        around = torch.cat([field_BHWC.narrow(axis, points - 1, 1), field_BHWC, field_BHWC.narrow(axis, 0, 1)], axis)
-    else:
-        around = field_BHWC
-    inner = around.shape[axis] - 2
-    return (around.narrow(axis, 2, inner) - around.narrow(axis, 0, inner)) / 2
+def central_differences(field_BHWC: torch.Tensor, boundary: Sequence[str] = ("wall", "wall")) -> list[torch.Tensor]:
+    """The derivatives along the axes of the grid that have more than two points, in units of the grid step. Beyond a
+    wall the field is zero, a periodic field goes on at its other end; where neither is known, only inner points count."""
+    axes = _axes_of_derivatives(field_BHWC)
+    around = _padded(field_BHWC, [axis for axis in axes if boundary[axis - 1] == "wall"])
+    for axis in axes:
+        if boundary[axis - 1] == "periodic":
+            points = around.shape[axis]
+            around = torch.cat([around.narrow(axis, points - 1, 1), around, around.narrow(axis, 0, 1)], axis)
+    found = []
+    for axis in axes:
+        before, behind = [slice(None)] * 3, [slice(None)] * 3
+        for other in axes:
+            if boundary[other - 1] in ("wall", "periodic"):
+                before[other] = behind[other] = slice(1, -1)
+        before[axis], behind[axis] = slice(None, -2), slice(2, None)
+        found.append((around[tuple(behind)] - around[tuple(before)]) / 2)
+    return found
+
+
+def _axes_of_derivatives(field_BHWC: torch.Tensor) -> list[int]:
+    return [axis for axis in (1, 2) if field_BHWC.shape[axis] > 2]
+
+
+def _padded(field_BHWC: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
+    """With a point of zero at both ends of these axes."""
+    sides = [int(axis in axes) for axis in (2, 2, 1, 1)]
+    return F.pad(field_BHWC, (0, 0, *sides)) if axes else field_BHWC
 
 
 def gradient_loss(
@@ -110,13 +126,8 @@ def gradient_loss(
 
     At walls the prediction's border is set to zero before differencing. The grid step cancels in the quotient.
     """
-    axes = [axis for axis in (1, 2) if target_BHWC.shape[axis] > 2]
-    for axis in axes:
-        if boundary[axis - 1] == "wall":
-            inner = prediction_BHWC.narrow(axis, 1, prediction_BHWC.shape[axis] - 2)
-            prediction_BHWC = F.pad(inner, (0, 0, 0, 0, 1, 1) if axis == 1 else (0, 0, 1, 1))
-    derivatives = [
-        [central_differences(field, axis, boundary[axis - 1]) for field in (prediction_BHWC, target_BHWC)]
-        for axis in axes
-    ]
-    return sum(relative_l2(predicted, target) for predicted, target in derivatives)  # type: ignore[return-value]
+    walls = [axis for axis in _axes_of_derivatives(target_BHWC) if boundary[axis - 1] == "wall"]
+    inner = prediction_BHWC[tuple(slice(1, -1) if axis in walls else slice(None) for axis in range(3))]
+    predicted = central_differences(_padded(inner, walls), boundary)
+    target = central_differences(target_BHWC, boundary)
+    return sum(relative_l2(*pair) for pair in zip(predicted, target, strict=True))  # type: ignore[return-value]

@@ -77,7 +77,7 @@ def test_command_runs_under_mpirun(darcy_raw: Path, darcy_store: Path, tmp_path:
     done = mpi(2, ["-m", "geomano_hpc", "data", "convert", str(darcy_raw), *SIZES, "--out", str(tmp_path / "mpi.zarr")])
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("wrote") == 1
-    assert "10 + 4 samples on 9 x 9 points" in done.stdout
+    assert "10 train + 4 test samples on 9 x 9 points" in done.stdout
     assert files_of(tmp_path / "mpi.zarr") == files_of(darcy_store)
 
 

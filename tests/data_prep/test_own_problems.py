@@ -282,6 +282,16 @@ def test_each_field_is_normalised_by_itself_over_the_training_split(tmp_path: Pa
     assert [(field.mean, field.std) for field in plain.card.targets] == [(0, 1), (0, 1)]
 
 
+def test_outlier_of_one_field_is_seen_beside_one_in_large_units(tmp_path: Path) -> None:
+    """A spike of u is lost among the numbers of p, if they are looked at together."""
+    u, p = random(20, H, W, seed=1), random(20, H, W, seed=2) * 1e4
+    u[3] *= 1e3
+    store = stored(steady(["k"], ["u", "p"], splits=SplitRule()), tmp_path, k=random(20, H, W), u=u, p=p)
+    problems = verify(store.path)
+    assert problems
+    assert all("sample 3 of" in line and "u" in line and "outlier" in line for line in problems)
+
+
 def test_several_files_of_the_same_fields_follow_each_other(tmp_path: Path) -> None:
     raw = [{"k": random(4, H, W, seed=n), "u": random(4, H, W, seed=10 + n)} for n in range(3)]
     files = [tmp_path / f"{n}.npz" for n in range(3)]

@@ -17,6 +17,7 @@ from geomano_hpc.data import Normaliser, Signature, Split
 from geomano_hpc.data_prep.convert import convert
 from geomano_hpc.data_prep.problems import own_problem
 from geomano_hpc.data_prep.splits import SplitRule
+from geomano_hpc.errors import GeomanoError
 from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.evaluate import evaluate
 from geomano_hpc.training.loop import train
@@ -129,6 +130,19 @@ def store(folder: Path, p_in_units: float = 1.0) -> Path:
     settings = own_problem("steady", "wake", ["k"], names, [], rule, units={"p": "Pa"})
     convert([folder / "raw.npz"], settings, folder / "wake.zarr")
     return folder / "wake.zarr"
+
+
+def test_field_that_is_zero_is_named_where_it_has_no_relative_error(tmp_path: Path) -> None:
+    """A wake that starts at rest: neither the learning rate nor the model is at fault."""
+    raw = {name: wave(8, 6, 4, 5, seed=seed) for seed, name in enumerate("uv")}
+    raw["v"][:, 3] = 0
+    np.savez(tmp_path / "raw.npz", **raw)  # type: ignore[arg-type]
+    frames: dict[str, Any] = {"axes": "sample t x y", "frames_in": 2, "frames_out": 2}
+    settings = own_problem("rollout", "mine", [], ["u", "v"], [], SplitRule(6, None, 2), **frames)
+    convert([tmp_path / "raw.npz"], settings, tmp_path / "s.zarr")
+    changes = (f"data.store={tmp_path}/s.zarr", *TINY, "training.epochs=1", "training.figures_every=0")
+    with pytest.raises(GeomanoError, match=r"\bv\b.*zero"):
+        train(load_recipe("rollout", changes), RunFolder(tmp_path / "run"))
 
 
 def recipe(data: Path, figures_every: int = 0) -> Recipe:
