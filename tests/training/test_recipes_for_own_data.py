@@ -212,6 +212,22 @@ def test_lines_are_predicted_as_lines(lines_run: Path) -> None:
     assert np.allclose(run.predict(given[0]).reshape(expected[0].shape), expected[0], rtol=1e-4, atol=1e-6)
 
 
+def test_lines_of_one_field_need_no_further_axes(tmp_path: Path) -> None:
+    """[samples, W] is not a plane, as it is for a model of planes."""
+    np.savez(tmp_path / "raw.npz", k=random(8, 16), u=random(8, 16, seed=1))
+    settings = own_problem("steady", "mine", ["k"], ["u"], [], SplitRule(train=6, test=2))
+    convert([tmp_path / "raw.npz"], settings, tmp_path / "s.zarr")
+    train(recipe("line", tmp_path / "s.zarr"), RunFolder(tmp_path / "run"))
+    run = gm.load(tmp_path / "run", device="cpu")
+    lines = random(5, 16, seed=8)
+    expected = run.predict(lines[:, None, :, None])[:, 0, :, 0]
+    for given in (lines, lines[:, None], lines[..., None]):
+        found = run.predict(given)
+        assert found.shape == given.shape
+        assert np.allclose(found.reshape(5, 16), expected, rtol=1e-4, atol=1e-6)
+    assert np.allclose(run.predict(lines[0]), expected[0], rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.slow(20)
 @pytest.mark.parametrize("name", ["steady", "rollout"])
 def test_recipe_learns_a_real_problem_much_better_than_its_mean(name: str, tmp_path: Path) -> None:
