@@ -5,6 +5,7 @@ Golub and LeVeque (1983), which does not subtract large numbers from each other,
 """
 
 import math
+
 import numpy as np
 
 from geomano_hpc.data_prep.store_card import Normaliser

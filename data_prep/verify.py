@@ -78,13 +78,17 @@ def _check_shape(store: Store, name: str) -> list[str]:
     return []
 
 
-def _channels(store: Store, name: str) -> int:
+def _fields(store: Store, name: str) -> list[str]:
+    """Of a frame: those on the last axis of an array, once for each of its frames."""
     card = store.card
-    fields = {"input": card.inputs, "target": card.targets, FRAMES: card.targets, STATIC: card.statics}[name]
-    frames = 1
-    if card.windows is not None and name in ARRAYS:
-        frames = card.windows.frames_in if name == "input" else card.windows.frames_out
-    return frames * len(fields)
+    return [field.name for field in {"input": card.inputs, STATIC: card.statics}.get(name, card.targets)]
+
+
+def _channels(store: Store, name: str) -> int:
+    windows, frames = store.card.windows, 1
+    if windows is not None and name in ARRAYS:
+        frames = windows.frames_in if name == "input" else windows.frames_out
+    return frames * len(_fields(store, name))
 
 
 def _shards(store: Store, name: str) -> list[Shard]:
@@ -99,31 +103,39 @@ def _shards(store: Store, name: str) -> list[Shard]:
 
 @dataclass
 class _Seen:
-    """What is remembered of each sample that could be read."""
+    """What is remembered of one field in each sample that could be read."""
 
     samples: list[int] = field(default_factory=list)
     sizes: dict[str, list[float]] = field(default_factory=lambda: {"root mean square": [], "largest magnitude": []})
 
 
 def _check_samples(store: Store, name: str, problems_of_files: list[str]) -> list[str]:
+    """Field by field: one in large units would hide what is wrong with another."""
     shards = _shards(store, name)
-    problems, seen = [], _Seen()
+    problems, seen = [], [_Seen() for _ in _fields(store, name)]
     with progress(f"samples of {name}", len(shards)) as advance:
         for shard in shards:
             if not any(line.startswith(f"{store.path / shard.file}:") for line in problems_of_files):
                 problems += _check_shard(store, shard, seen)
             advance("")
-    for what, sizes in seen.sizes.items():
-        for sample, size, middle in _outliers(seen.samples, sizes):
-            shard = next(shard for shard in shards if shard.start <= sample < shard.stop)
-            problems.append(
-                f"{store.path / shard.file}: sample {sample} of {name!r} is an outlier: its {what} is {size:.3g}, "
-                f"the median of all samples is {middle:.3g}"
-            )
+    for number, of_field in enumerate(seen):
+        for what, sizes in of_field.sizes.items():
+            for sample, size, middle in _outliers(of_field.samples, sizes):
+                shard = next(shard for shard in shards if shard.start <= sample < shard.stop)
+                problems.append(
+                    f"{_where(store, shard, sample, number)} is an outlier: its {what} is {size:.3g}, "
+                    f"the median of all samples is {middle:.3g}"
+                )
     return problems
 
 
-def _check_shard(store: Store, shard: Shard, seen: _Seen) -> list[str]:
+def _where(store: Store, shard: Shard, sample: int, number: int) -> str:
+    fields = _fields(store, shard.array)
+    named = f", field {fields[number]}" if len(fields) > 1 else ""
+    return f"{store.path / shard.file}: sample {sample} of {shard.array!r}{named}"
+
+
+def _check_shard(store: Store, shard: Shard, seen: list[_Seen]) -> list[str]:
     problems = []
     step = max(1, _BLOCK_BYTES // (4 * math.prod(store.array(shard.array).shape[1:])))
     for start in range(shard.start, shard.stop, step):
@@ -131,18 +143,18 @@ def _check_shard(store: Store, shard: Shard, seen: _Seen) -> list[str]:
             values = store.read(shard.array, slice(start, min(start + step, shard.stop)))
         except DataError as error:
             return [f"{store.path / shard.file}: {error}"]
-        for sample, one in enumerate(values, start):
-            low, high = float(one.min()), float(one.max())
-            if not (math.isfinite(low) and math.isfinite(high)):
-                problems.append(f"{store.path / shard.file}: sample {sample} of {shard.array!r} has NaN or Inf")
-            elif low == high and shard.array in ARRAYS:  # a frame at rest is no fault
-                problems.append(
-                    f"{store.path / shard.file}: sample {sample} of {shard.array!r} has the same value everywhere"
-                )
-            else:
-                seen.samples.append(sample)
-                seen.sizes["root mean square"].append(math.sqrt(np.square(one, dtype=np.float64).mean()))
-                seen.sizes["largest magnitude"].append(max(abs(low), abs(high)))
+        for sample, row in enumerate(values, start):
+            for number, of_field in enumerate(seen):
+                one = row[..., number :: len(seen)]
+                low, high = float(one.min()), float(one.max())
+                if not (math.isfinite(low) and math.isfinite(high)):
+                    problems.append(f"{_where(store, shard, sample, number)} has NaN or Inf")
+                elif low == high and shard.array in ARRAYS:  # a frame at rest is no fault
+                    problems.append(f"{_where(store, shard, sample, number)} has the same value everywhere")
+                else:
+                    of_field.samples.append(sample)
+                    of_field.sizes["root mean square"].append(math.sqrt(np.square(one, dtype=np.float64).mean()))
+                    of_field.sizes["largest magnitude"].append(max(abs(low), abs(high)))
     return problems
 
 

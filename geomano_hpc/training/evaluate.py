@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from geomano_hpc.data import Signature, Split, load_split, load_splits, share_of_rank
+from geomano_hpc.data import Batch, Signature, Split, load_split, load_splits, share_of_rank
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.models import build_model
+from geomano_hpc.training.at_rest import at_rest
 from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.records.predictions import Predictions
 from geomano_hpc.training.records.run_folder import RunFolder
@@ -52,11 +53,19 @@ def evaluate(
             errors_SFT = torch.zeros(samples, *found_BFT.shape[1:], dtype=torch.float64)
         if number < len(schedule):
             errors_SFT[schedule[number]] = found_BFT
+            if not found_BFT.isfinite().all():
+                _say_why(task, batch, schedule[number])
         pause()
     assert errors_SFT is not None
     if ranks.world_size > 1:  # each row is of one rank, and zero on the others: the sum is exact
         torch.distributed.all_reduce(errors_SFT)
     return _evaluation(errors_SFT, task)
+
+
+def _say_why(task: Task, batch: Batch, samples: torch.Tensor) -> None:
+    zero = at_rest(task.signature, batch.target_BHWC, samples.tolist())
+    if zero:
+        logger.warning("%s of the split: a relative error of it is not defined, and the mean is no number", zero)
 
 
 def _evaluation(errors_SFT: torch.Tensor, task: Task) -> Evaluation:

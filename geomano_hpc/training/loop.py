@@ -14,6 +14,7 @@ from geomano_hpc.config import Recipe
 from geomano_hpc.data import Batch, GlobalBatch
 from geomano_hpc.errors import GeomanoError, InterruptedRunError, PreemptedError
 from geomano_hpc.models import build_model
+from geomano_hpc.training.at_rest import at_rest
 from geomano_hpc.training.callbacks import Callback, Callbacks, Progress, check_callbacks
 from geomano_hpc.training.distributed.together import ranks_together
 from geomano_hpc.training.distributed.watch import RankWatch
@@ -149,6 +150,10 @@ class Training:
             self._save()
             kept = f"the state before this step is the newest of {self.folder.checkpoints}"
         advice = "look at these samples, or start a new run with a lower training.lr or with training.skip_nonfinite"
+        split, samples = self.setup.task.split, taken.batch.samples
+        zero = at_rest(split.signature, split.batch(samples).target_BHWC, samples.tolist())
+        if zero:
+            advice = f"{zero}, which has no relative error: leave these out of the data, or train with loss.name=mse"
         fail_everywhere(GeomanoError(f"{self.folder.path}: {what} {where}; {kept}; {advice}"), self.ranks)
 
     def _end_of_epoch(self, due: bool) -> None:

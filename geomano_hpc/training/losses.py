@@ -91,7 +91,7 @@ def _h1_squared(field_BHWC: torch.Tensor) -> torch.Tensor:
 
 def central_differences(field_BHWC: torch.Tensor, boundary: Sequence[str] = ("wall", "wall")) -> list[torch.Tensor]:
     """The derivatives along the axes of the grid that have more than two points, in units of the grid step. Beyond a
-    wall the field is zero, a periodic field goes on at its other end; where neither is known, only inner points count."""
+    wall the field is zero, a periodic one goes on at its other end; where neither is known, only inner points count."""
     axes = _axes_of_derivatives(field_BHWC)
     around = _padded(field_BHWC, [axis for axis in axes if boundary[axis - 1] == "wall"])
     for axis in axes:
