@@ -93,13 +93,19 @@ def describe(path: Path) -> dict[str, str]:
         made = source["generation"]
         how = ", ".join(f"{key} {value}" for key, value in made.items()) if made else "not made by this package"
         lines[f"source {source['name']}"] = f"sha256 {source['sha256'][:16]}..., {how}"
+    points = "every point" if known["stride"] == 1 else f"every {known['stride']}. point"
+    taken = "" if FRAMES in known["arrays"] else f"{_quoted(known['keys']['input'])} as input, "
+    role = "rolled out" if FRAMES in known["arrays"] else "as target"
     lines["taken from it"] = (
-        f"{known['keys']['input']!r} as input, {known['keys']['target']!r} as target, "
-        f"every {known['stride']}. point, axes {known['axes'] or 'as the format has them'}"
+        f"{taken}{_quoted(known['keys']['target'])} {role}, {points}, axes {known['axes'] or 'as the format has them'}"
     )
     lines["written by"] = ", ".join(f"{name} {version}" for name, version in known["versions"].items())
     lines["content hash"] = known["content_hash"]
     return lines
+
+
+def _quoted(keys: str | list[str]) -> str:
+    return ", ".join(map(repr, [keys] if isinstance(keys, str) else keys))
 
 
 def _statistics(field: Field) -> str:

@@ -59,7 +59,7 @@ def _check_same_points(problem: Problem, groups: Sequence[Sequence[Found]]) -> N
             said = problem.time_step if name == "t" else _said(problem.spacing, name)
             if known is None or said is not None or (name not in SPACE and one.role == "input"):
                 continue
-            if not _same(points, known):
+            if not _same(points, known, from_the_same_start=name != "t"):
                 say = "--time-step STEP" if name == "t" else f"--spacing {name}=STEP"
                 raise DataError(
                     f"{one.where}: its points along {name} are {points.start:.6g} and on by {points.spacing:.6g}, "
@@ -68,10 +68,12 @@ def _check_same_points(problem: Problem, groups: Sequence[Sequence[Found]]) -> N
                 )
 
 
-def _same(one: Coordinates, other: Coordinates) -> bool:
+def _same(one: Coordinates, other: Coordinates, from_the_same_start: bool) -> bool:
+    """Trajectories may begin at other times."""
     allowed = _TOLERANCE * abs(other.spacing)
     steps_agree = math.isclose(one.spacing, other.spacing, rel_tol=_TOLERANCE)
-    return steps_agree and abs(one.start - other.start) <= allowed + 1e-6 * abs(other.start)
+    starts_agree = abs(one.start - other.start) <= allowed + 1e-6 * abs(other.start)
+    return steps_agree and (starts_agree or not from_the_same_start)
 
 
 def time_in_store(problem: Problem, groups: Sequence[Sequence[Found]]) -> dict[str, object]:

@@ -120,7 +120,9 @@ def _splits(
             return split_of_files(roles, counts, problem.splits)
         return problem.splits.indices(sum(counts), what)
     except DataError as error:
-        raise DataError(f"{where}: {error}") from None
+        alone = what == "trajectories" and sum(counts) == 1
+        advice = "; windows of one trajectory never train and test: cut it into files, such as a.npy --test-file b.npy"
+        raise DataError(f"{where}: {error}{advice * alone}") from None
 
 
 def _arrays(groups: list[list[Found]], counts: list[int], problem: Problem) -> dict[str, StoredArray]:

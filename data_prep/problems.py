@@ -139,7 +139,10 @@ def own_problem(
     if kind not in KINDS:
         raise ConfigError(f"--problem {kind!r}: a problem of your own is one of {', '.join(KINDS)}")
     if name in BENCHMARK:
-        raise ConfigError(f"--name {name}: that is the benchmark's; call yours otherwise, or use --problem {name}")
+        raise ConfigError(
+            f"--name {name} (by default the name of --out): that is the benchmark's; call yours otherwise, or use "
+            f"--problem {name}"
+        )
     given = {key: value for key, value in settings.items() if value is not None}
     if kind == "rollout":
         if not targets:

@@ -45,7 +45,7 @@ class SplitRule:
         if asked:
             counts = _counts_of({name: size for name, size in asked.items() if not isinstance(size, Path)}, samples)
         else:
-            counts = {"validation": samples // 10, "test": max(1, samples // 10)}
+            counts = {"validation": max(samples > 2, samples // 10), "test": max(1, samples // 10)}
         counts.setdefault("validation", 0)
         for name in ("train", "test"):
             counts.setdefault(name, samples - sum(counts.values()))

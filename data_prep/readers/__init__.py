@@ -59,7 +59,10 @@ def open_variable(path: Path, key: str) -> Variable:
         try:
             variable: Variable = there.variable(path, key)
         except KeyError:
-            raise _no_variable(path, key) from None
+            full = _by_short_name(path, key)
+            if full is None:
+                raise _no_variable(path, key) from None
+            variable = there.variable(path, full)
         if variable.dtype.kind not in "fiubc":
             raise ValueError(f"expected numbers, found values of type {variable.dtype}")
     return variable
@@ -70,12 +73,19 @@ def _listed(path: Path) -> frozenset[str]:
     return frozenset(_format(path).names(path))
 
 
+def _by_short_name(path: Path, key: str) -> str | None:
+    """`u` means `fields/u` where nothing else is called so."""
+    found = [name for name in variable_names(path) if name.rpartition("/")[2] == key]
+    return found[0] if len(found) == 1 else None
+
+
 def _no_variable(path: Path, key: str) -> DataError:
     if key.startswith("@"):
         known = ", ".join(f"@{name}" for name in file_attributes(path))
         return DataError(f"{path}: no attribute {key}; found: {known or 'none'}")
     found = sorted(variable_names(path))
-    close = difflib.get_close_matches(key, found, n=1)
+    by_word = {word.lower(): name for name in found for word in (name.rpartition("/")[2], name)}
+    close = [by_word[word] for word in difflib.get_close_matches(key.lower(), by_word, n=1)]
     shown = ", ".join(found[:_MOST_NAMES]) + (
         f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
     )

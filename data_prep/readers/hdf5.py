@@ -232,7 +232,7 @@ class Hdf5Seeds(Variable):
                 if one is None or one.shape != self.shape[1:]:
                     found = "nothing" if one is None else f"shape {one.shape}"
                     raise ValueError(f"group {seed!r} holds {found} where {self._seeds[0]!r} holds {self.shape[1:]}")
-                one.read_direct(values, dest_sel=np.s_[number])
+                values[number] = one[()]
         return values
 
     def blocks(self) -> Iterator[Block]:

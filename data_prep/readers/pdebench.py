@@ -63,6 +63,8 @@ def _axes(file: h5py.File, key: str, count: int, points: Mapping[str, Any]) -> t
 
 def seed_layout(group: h5py.Group, shape: tuple[int, ...]) -> Layout:
     """Of a dataset in the group of one sample, with the samples of all groups as the first axis."""
+    if len(shape) == 1:  # a number of each sample
+        return Layout(("sample",))
     grid = group.get("grid")
     points = {}
     if isinstance(grid, h5py.Group):

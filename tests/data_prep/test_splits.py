@@ -53,7 +53,7 @@ def numbers_in(store: Store, split: str) -> list[int]:
 
 def test_a_tenth_each_validates_and_tests_where_nothing_is_said() -> None:
     assert sizes(SplitRule(), 20) == [16, 2, 2]
-    assert sizes(SplitRule(), 5) == [4, 0, 1]
+    assert sizes(SplitRule(), 5) == [3, 1, 1]
     assert sizes(SplitRule(), 2) == [1, 0, 1]
 
 

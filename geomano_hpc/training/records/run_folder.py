@@ -4,7 +4,7 @@ config.yaml       the resolved recipe                     metrics.jsonl   one li
 environment.json  versions, hardware, backend, data hash  tensorboard/    the same as curves
 checkpoints/      to go on from                           logs/train.log  what the training said
 model.safetensors the trained weights                     result.json     written last: the run is finished
-best.safetensors  those of the smallest test error        trace/          of `geomano train --trace`
+best.safetensors  those of the least validation error     trace/          of `geomano train --trace`
 failure.json      why the last start failed               cancelled.json  it was stopped on purpose
 job.json          the job that a launch started for it    requeues.json   starts of that job without a step
 predictions.npz   of a few test samples, for pictures     .lock           held by the process that trains in it
