@@ -5,6 +5,7 @@ published for them (`protocol`).
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -158,6 +159,9 @@ def own_problem(
     elif any(key in given for key in _OF_FRAMES):
         word = next(key for key in _OF_FRAMES if key in given).replace("_", "-")
         raise ConfigError(f"--{word}: --problem steady has no frames; leave it out, or use --problem rollout")
+    step = given.get("time_step", 1.0)
+    if not 0 < step < math.inf:
+        raise ConfigError(f"--time-step {step}: expected a number above 0")
     for where, known in given.get("boundary", {}).items():
         if known not in BOUNDARIES:
             raise ConfigError(f"--boundary {where}={known}: choose one of {', '.join(BOUNDARIES)}")

@@ -8,6 +8,7 @@
 --constant nu=0.01           a number, a variable with one number for each sample, or @attribute of the file
 """
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,9 @@ def parse_constant(text: str) -> Constant:
     if not name.strip() or not rest.strip():
         raise ConfigError(f"--constant {text!r}: write NAME, NAME=KEY, NAME=@ATTRIBUTE or NAME=NUMBER")
     try:
-        return Constant(name, value=float(rest))
+        value = float(rest)
     except ValueError:
         return Constant(_short(name.removeprefix("@")), key=rest)
+    if not math.isfinite(value):
+        raise ConfigError(f"--constant {text}: expected a finite number")
+    return Constant(name, value=value)

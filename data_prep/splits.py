@@ -75,8 +75,8 @@ class SplitRule:
 
 def _counts_of(sizes: dict[str, int | float], samples: int) -> dict[str, int]:
     """Shares are cut where their sum is, so that those that add up to 1 take every sample, whatever is rounded."""
-    for size in sizes.values():
-        _count(size, samples)
+    for name, size in sizes.items():
+        _count(size, samples, name)
     if sum(size for size in sizes.values() if isinstance(size, float)) > 1 + 1e-9:
         raise ConfigError(
             "the shares of " + ", ".join(f"--{name} {size}" for name, size in sizes.items()) + " exceed 1"
@@ -88,13 +88,15 @@ def _counts_of(sizes: dict[str, int | float], samples: int) -> dict[str, int]:
             counts[name] = round((before + size) * samples) - round(before * samples)
             before += size
         elif size is not None:
-            counts[name] = _count(size, samples)
+            counts[name] = _count(size, samples, name)
     return counts
 
 
-def _count(size: int | float, samples: int) -> int:
-    if size < 0 or (isinstance(size, float) and size > 1):
-        raise ConfigError(f"{size!r} of the samples: give a count, a share between 0 and 1, or a file of numbers")
+def _count(size: int | float, samples: int, name: str) -> int:
+    if not (size >= 0) or (isinstance(size, float) and size > 1):
+        raise ConfigError(
+            f"--{name} {size!r} of the samples: give a count, a share between 0 and 1, or a file of numbers"
+        )
     return size if isinstance(size, int) else round(size * samples)
 
 
@@ -146,7 +148,7 @@ def split_of_files(roles: Sequence[str], counts: Sequence[int], rule: SplitRule)
         size = getattr(rule, name)
         if isinstance(size, Path):
             raise ConfigError(f"--{name} {size}: the split has files of its own; leave the file of numbers out")
-        wanted = len(together) if size is None else _count(size, len(together))
+        wanted = len(together) if size is None else _count(size, len(together), name)
         if wanted > len(together):
             raise DataError(f"{len(together)} samples are there to {name}, {wanted} are needed (--{name} {size})")
         if rule.seed is not None:
