@@ -3,6 +3,8 @@
 A data set is called by its path in the file, `group/name`. Links that lead out of the file are not followed.
 """
 
+import logging
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -24,6 +26,8 @@ from geomano_hpc.data_prep.readers.variable import (
     block_shape,
     coordinates_of,
 )
+
+logger = logging.getLogger(__name__)
 
 _MOST_POINTS = 1 << 22  # of an axis; more are no points of a regular grid
 _MOST_NEIGHBOURS = 1000  # of a scalar, that are asked whether the file is NetCDF
@@ -133,6 +137,7 @@ class Hdf5Variable(Chunked):
             raise ValueError(
                 "it is empty" if "MATLAB_empty" in dataset.attrs else f"expected numbers, found a {matlab}"
             )
+        _check_sources(path, dataset)
         self.attributes = plain_attributes(dataset.attrs.items())
         self.stored_bytes = dataset.id.get_storage_size()
         is_netcdf = _is_netcdf(file, dataset)
@@ -149,6 +154,34 @@ class Hdf5Variable(Chunked):
     def _opened(self) -> Iterator[h5py.Dataset]:
         with h5py.File(self.path, "r") as file:
             yield file[self.key]
+
+    def check_complete(self) -> None:
+        """What was never written reads as the fill value, mostly 0, such as the rest of a run that was killed."""
+        with self._opened() as dataset:
+            if dataset.is_virtual or not dataset.size or dataset.external:
+                return
+            there, all_of_them = int(dataset.id.get_storage_size() > 0), 1
+            if dataset.chunks is not None:
+                sizes = zip(dataset.shape, dataset.chunks, strict=True)
+                there, all_of_them = dataset.id.get_num_chunks(), math.prod(-(-size // part) for size, part in sizes)
+            if there < all_of_them:
+                logger.warning(
+                    "%s: %r has %d of its %d %s; the others were never written and are read as its fill value, %s",
+                    self.path,
+                    self.key,
+                    there,
+                    all_of_them,
+                    "chunks" if dataset.chunks else "parts",
+                    dataset.fillvalue,
+                )
+
+
+def _check_sources(path: Path, dataset: h5py.Dataset) -> None:
+    """A virtual data set reads as 0 where a file that it is made of is missing."""
+    for source in dataset.virtual_sources() if dataset.is_virtual else ():
+        name = source.file_name
+        if name != "." and "%" not in name and not (path.parent / name).exists() and not Path(name).exists():
+            raise ValueError(f"it is made of other files, of which {name} is missing")
 
 
 def _decoding(dataset: h5py.Dataset, attributes: dict[str, Any], is_netcdf: bool) -> tuple[np.dtype, Decoding] | None:

@@ -79,3 +79,27 @@ def test_two_npy_files_are_input_and_target(tmp_path: Path, order: str) -> None:
     assert np.array_equal(store.read("target", slice(None))[..., 0], p.astype("f4"))
     assert [axis.spacing for axis in store.card.axes] == [0.5, 2.0]
     assert [one.name for one in (*store.card.inputs, *store.card.targets)] == ["k", "p"]
+
+
+def test_what_was_never_written_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with h5py.File(tmp_path / "raw.h5", "w") as file:
+        file["whole"] = FIELD
+        file.create_dataset("bare", FIELD.shape, "f8")
+        file.create_dataset("parts", FIELD.shape, "f8", chunks=(1, 7, 6, 3))[:2] = FIELD[:2]
+    for name, words in (("whole", ""), ("bare", "0 of its 1 parts"), ("parts", "2 of its 5 chunks")):
+        caplog.clear()
+        open_variable(tmp_path / "raw.h5", name).check_complete()
+        assert (words in caplog.text) if words else not caplog.text
+
+
+def test_virtual_data_set_without_its_files_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "part.h5", "w") as file:
+        file["u"] = FIELD
+    layout = h5py.VirtualLayout(FIELD.shape, "f8")
+    layout[:] = h5py.VirtualSource("part.h5", "u", FIELD.shape)
+    with h5py.File(tmp_path / "raw.h5", "w") as file:
+        file.create_virtual_dataset("u", layout)
+    assert np.array_equal(read_field(tmp_path / "raw.h5", "u"), FIELD)
+    (tmp_path / "part.h5").unlink()
+    with pytest.raises(DataError, match=r"it is made of other files, of which part\.h5 is missing"):
+        open_variable(tmp_path / "raw.h5", "u")

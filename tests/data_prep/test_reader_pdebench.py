@@ -34,7 +34,7 @@ def frames(store: Store, field: int = 0) -> np.ndarray:
     return found.reshape(N, -1, *found.shape[1:])
 
 
-def points(store: Store) -> list[tuple[str, int, float | None, float | None]]:
+def points(store: Store) -> list[tuple[str | float | None, ...]]:
     return [
         (axis.name, axis.points, *(None if value is None else round(value, 6) for value in (axis.start, axis.spacing)))
         for axis in store.card.axes

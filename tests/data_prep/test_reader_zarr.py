@@ -80,7 +80,7 @@ def test_packed_and_missing_values_are_read_as_xarray_reads_them(tmp_path: Path,
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_missing_chunk_is_warned_of_once(tmp_path: Path, version: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_chunk_is_warned_of_once(tmp_path: Path, version: Any, caplog: pytest.LogCaptureFixture) -> None:
     """It reads as the fill value: NaN is refused, and of a number only the warning tells."""
     path = tmp_path / "raw.zarr"
     group = zarr.open_group(path, mode="w", zarr_format=version)
@@ -110,7 +110,7 @@ def test_groups_and_single_arrays(tmp_path: Path) -> None:
     assert open_variable(path, "run/first/u").coordinates["x"].spacing == 0.5
     store = rolled(path, tmp_path / "store.zarr", field="run/first/u")
     assert np.array_equal(store.read("frames", slice(None)).reshape(N, T, W, H), u.transpose(0, 1, 3, 2))
-    zarr.save_array(tmp_path / "single.zarr", u)
+    zarr.create_array(tmp_path / "single.zarr", data=u)
     assert variable_names(tmp_path / "single.zarr") == ["single"]
     assert np.array_equal(read_field(tmp_path / "single.zarr", "single"), u)
     for name in ("run", "run/first", "run/first/w", "/"):
