@@ -6,6 +6,7 @@ Only the descriptions of variables and the points of axes are read, however larg
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from geomano_hpc.data_prep.readers.variable import Coordinates
 from geomano_hpc.data_prep.suggestions import Suggestion, suggestions
 
 _WIDTH = 100
+_MOST_FILES = 50_000  # of a store, whose sizes are added up
 _MOST_VARIABLES, _MOST_ATTRIBUTES, _MOST_LETTERS = 40, 20, 100  # in the text; JSON has all
 
 # Of variables: what is said already, and what is of no use but to the libraries that wrote it.
@@ -25,7 +27,7 @@ _KNOWN = ("units", "MATLAB_class", "H5PATH", "dim_varying", "sample_varying", "t
 class Inspected:
     path: Path
     format: str
-    size: int  # in bytes
+    size: int  # in bytes; of a store with very many files, of the first ones
     variables: list[Described]
     attributes: dict[str, Any]
     suggestions: list[Suggestion]
@@ -65,7 +67,7 @@ def inspect(path: Path) -> Inspected:
     kind = format_name(path)
     variables = described_variables(path)
     attributes = file_attributes(path)
-    size = sum(file.stat().st_size for file in _files(path))
+    size = sum(file.stat().st_size for file in islice(_files(path), _MOST_FILES))
     return Inspected(path, kind, size, variables, attributes, suggestions(path, variables, attributes))
 
 

@@ -13,24 +13,21 @@ from typing import Any
 import h5py
 import numpy as np
 
-from geomano_hpc.data_prep.readers import pdebench, the_well
+from geomano_hpc.data_prep.readers import netcdf, pdebench, the_well
 from geomano_hpc.data_prep.readers.chunked import Chunked, Decoding
-from geomano_hpc.data_prep.readers.dimensions import NETCDF_FILL, axes_of_dimensions, packing_of
+from geomano_hpc.data_prep.readers.dimensions import NETCDF_FILL, packing_of
+from geomano_hpc.data_prep.readers.netcdf import within
 from geomano_hpc.data_prep.readers.text import plain, plain_attributes
 from geomano_hpc.data_prep.readers.variable import (
     Block,
     Constant,
-    Coordinates,
     Layout,
     Variable,
     block_shape,
-    coordinates_of,
 )
 
 logger = logging.getLogger(__name__)
 
-_MOST_POINTS = 1 << 22  # of an axis; more are no points of a regular grid
-_MOST_NEIGHBOURS = 1000  # of a scalar, that are asked whether the file is NetCDF
 _NOT_NUMBERS = ("char", "cell", "struct", "function_handle", "string", "table", "datetime")  # classes of MATLAB
 
 
@@ -62,7 +59,7 @@ def format_name(path: Path) -> str:
         first = next((dataset for _, dataset in _datasets(file, "", set())), None)
         if first is not None and "MATLAB_class" in first.attrs:
             return "MATLAB v7.3 (HDF5)"
-        if "_NCProperties" in file.attrs or (first is not None and _is_netcdf(file, first)):
+        if "_NCProperties" in file.attrs or (first is not None and netcdf.is_netcdf(file, first)):
             return "NetCDF-4 (HDF5)"
         return "HDF5"
 
@@ -74,22 +71,12 @@ def variable(path: Path, key: str) -> Variable:
             return Constant(path, key, np.asarray(file.attrs[key[1:]]))
         if the_well.is_well(file) and key not in file:
             key = the_well.full_name(file, key) or key
-        if isinstance(_within(file, key), h5py.Dataset):
+        if isinstance(within(file, key), h5py.Dataset):
             return Hdf5Variable(path, key, file)
         seeds = _seeds(file)
-        if seeds and isinstance(_within(file[seeds[0]], key), h5py.Dataset):
+        if seeds and isinstance(within(file[seeds[0]], key), h5py.Dataset):
             return Hdf5Seeds(path, key, file, seeds)
     raise KeyError(key)
-
-
-def _within(group: h5py.Group, name: str) -> Any:
-    """What is there, if it is in this file and no dangling link leads to it."""
-    try:
-        link = group.get(name, getlink=True)
-        found = None if isinstance(link, h5py.ExternalLink) else group.get(name)
-    except (KeyError, OSError, ValueError):
-        return None
-    return None if found is None or found.file.filename != group.file.filename else found
 
 
 def _datasets(
@@ -100,7 +87,7 @@ def _datasets(
     for name in group:
         if name in without or name.startswith("#"):  # where MATLAB keeps what is not a variable
             continue
-        found = _within(group, name)
+        found = within(group, name)
         if isinstance(found, h5py.Dataset):
             yield before + name, found
         elif isinstance(found, h5py.Group):
@@ -121,7 +108,7 @@ def _is_points(file: h5py.File, name: str, dataset: h5py.Dataset) -> bool:
 def _seeds(file: h5py.File) -> list[str]:
     """PDEBench's other layout: a group for each sample, 0000/data, 0001/data, ..."""
     found = sorted((name for name in file if name.isdigit()), key=int)
-    return found if found and isinstance(_within(file, found[0]), h5py.Group) else []
+    return found if found and isinstance(within(file, found[0]), h5py.Group) else []
 
 
 class Hdf5Variable(Chunked):
@@ -140,7 +127,7 @@ class Hdf5Variable(Chunked):
         _check_sources(path, dataset)
         self.attributes = plain_attributes(dataset.attrs.items())
         self.stored_bytes = dataset.id.get_storage_size()
-        is_netcdf = _is_netcdf(file, dataset)
+        is_netcdf = netcdf.is_netcdf(file, dataset)
         self.describe(
             dataset.shape,
             dataset.dtype,
@@ -196,16 +183,6 @@ def _decoding(dataset: h5py.Dataset, attributes: dict[str, Any], is_netcdf: bool
     return None if packing is None else (packing.dtype, packing)
 
 
-def _is_netcdf(file: h5py.File, dataset: h5py.Dataset) -> bool:
-    """Old files say so only by the dimensions of a variable; a scalar has none, so its neighbours are asked."""
-    if "_NCProperties" in file.attrs or "DIMENSION_LIST" in dataset.attrs:
-        return True
-    if dataset.shape != () or len(file) > _MOST_NEIGHBOURS:
-        return False
-    neighbours = (_within(file, name) for name in file)
-    return any(one is not None and "DIMENSION_LIST" in one.attrs for one in neighbours)
-
-
 def _layout(file: h5py.File, key: str, dataset: h5py.Dataset) -> Layout:
     if "MATLAB_class" in dataset.attrs:
         return Layout()
@@ -213,33 +190,7 @@ def _layout(file: h5py.File, key: str, dataset: h5py.Dataset) -> Layout:
         return the_well.layout_of(file, key)
     if pdebench.is_pdebench(file):
         return pdebench.layout_of(file, key)
-    return _by_dimensions(dataset)
-
-
-def _by_dimensions(dataset: h5py.Dataset) -> Layout:
-    """Of a file whose dimensions have names: NetCDF-4, or any with dimension scales or labels."""
-    scales = [dimension[0] if len(dimension) else None for dimension in dataset.dims]
-    called = [
-        dimension.label if scale is None else scale.name.rpartition("/")[2]
-        for dimension, scale in zip(dataset.dims, scales, strict=True)
-    ]
-    axes = axes_of_dimensions(called)
-    units = str(plain(dataset.attrs.get("units", "")))
-    if axes is None:
-        return Layout(units=units)
-    known = zip(axes, scales, dataset.shape, strict=True)
-    found = {axis: _points(scale, size) for axis, scale, size in known if scale is not None}
-    return Layout(axes, {axis: one for axis, one in found.items() if one is not None}, units=units)
-
-
-def _points(scale: h5py.Dataset, size: int) -> Coordinates | None:
-    """None where the dimension has a name and a size only: NetCDF writes that down as a scale of zeros."""
-    without_values = str(plain(scale.attrs.get("NAME", ""))).startswith("This is a netCDF dimension but not")
-    if without_values or scale.shape != (size,) or size > _MOST_POINTS:
-        return None
-    packing = packing_of(plain_attributes(scale.attrs.items()), scale.dtype)
-    values = scale[()] if packing is None else packing(scale[()])
-    return coordinates_of(values, str(plain(scale.attrs.get("units", ""))))
+    return netcdf.layout_of(dataset)
 
 
 class Hdf5Seeds(Variable):
