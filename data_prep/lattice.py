@@ -39,7 +39,7 @@ def _axis(problem: Problem, target: Found, name: str) -> Axis:
                 f"{target.where}: its points along {name} are not evenly spaced, and a model takes regular grids; "
                 f"interpolate them first, or say --spacing {name}=STEP to take them as if they were"
             )
-        start, spacing, units = known.start, known.spacing * problem.stride, known.units
+        start, spacing, units = known.start, known.spacing * problem.stride if there > 1 else None, known.units
     elif problem.point_offset is not None:
         start, spacing = problem.point_offset / there, problem.stride / there
     boundary = _said(problem.boundary, name) or target.variable.boundary.get(name, "unknown")

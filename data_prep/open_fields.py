@@ -86,6 +86,8 @@ def _open_group(source: Path | None, problem: Problem, sources: int) -> list[Fou
             if path is None:
                 raise ConfigError(f"{one.name}: no raw file is given, and the field has none of its own")
             variable = open_variable(path, one.key or _only_variable(path, one.name))
+            if 0 in variable.shape:
+                raise DataError(f"{path}: {variable.key!r} is empty: its shape is {variable.shape}")
             found.append(Found.of(one, role, variable, problem))
     return found
 

@@ -75,8 +75,8 @@ class SplitRule:
 
 def _counts_of(sizes: dict[str, int | float], samples: int) -> dict[str, int]:
     """Shares are cut where their sum is, so that those that add up to 1 take every sample, whatever is rounded."""
-    for name, size in sizes.items():
-        _count(size, samples, name)
+    for name, asked in sizes.items():
+        _count(asked, samples, name)
     if sum(size for size in sizes.values() if isinstance(size, float)) > 1 + 1e-9:
         raise ConfigError(
             "the shares of " + ", ".join(f"--{name} {size}" for name, size in sizes.items()) + " exceed 1"

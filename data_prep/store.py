@@ -41,12 +41,15 @@ class Store:
     @property
     def arrays(self) -> tuple[str, ...]:
         """Of fields: a chunk of each is one sample, or one frame."""
-        return tuple(name for name in (*ARRAYS, FRAMES, STATIC) if name in self.group)
+        if not self.card.stores_frames:
+            return ARRAYS
+        return (FRAMES, STATIC) if self.card.statics else (FRAMES,)
 
     @property
     def grid(self) -> tuple[int, ...]:
         """Points along each axis of the store; a line is a grid of one row."""
-        return tuple(self.array(self.arrays[0]).shape[1:-1])
+        points = tuple(axis.points for axis in self.card.axes)
+        return (1, *points) if self.card.is_line else points
 
     def read(self, name: str, samples: slice) -> np.ndarray:
         """Samples of one array. Every chunk carries a checksum: a flipped bit is an error, never a wrong number."""
@@ -104,8 +107,7 @@ def open_store(path: str | Path) -> Store:
     for name in read_manifest(path):
         if not (path / name).is_file():  # Zarr would read it as zeros
             raise DataError(f"{path}: shard {name} is missing; convert the raw file again")
-    shapes = {name: group[name].shape for name in ARRAYS if name in group}  # type: ignore[union-attr]
-    return Store(path, group, StoreCard.from_json(content, shapes))
+    return Store(path, group, StoreCard.from_json(content, lambda name: group[name].shape))  # type: ignore[union-attr]
 
 
 def read_manifest(store: Path, part: str = "sha256") -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The card of a store: all that training, evaluation, prediction and report know of a problem."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -124,6 +124,11 @@ class StoreCard:
         return dict(self.splits)
 
     @property
+    def stores_frames(self) -> bool:
+        """Windows are indexed, not copied. The benchmark has one window of each trajectory: an input and a target."""
+        return self.kind == "rollout" and self.protocol is None
+
+    @property
     def is_line(self) -> bool:
         return len(self.axes) == 1
 
@@ -142,10 +147,10 @@ class StoreCard:
         return asdict(self)
 
     @staticmethod
-    def from_json(content: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> "StoreCard":
-        """`shapes` are those of the arrays, for what older formats did not say."""
+    def from_json(content: Mapping[str, Any], shape_of: Callable[[str], Sequence[int]]) -> "StoreCard":
+        """`shape_of` gives the shapes of the arrays, for what older formats did not say."""
         if content["format"] < FORMAT:
-            return _older(content, shapes)
+            return _older(content, {name: shape_of(name) for name in ("input", "target")})
         names = ("inputs", "targets", "statics", "constants")
         fields = {name: tuple(Field(**one) for one in content[name]) for name in names}
         axes = tuple(Axis(**one) for one in content["axes"])

@@ -65,12 +65,10 @@ def _check_shape(store: Store, name: str) -> list[str]:
             f"{store.path}: {name!r} has shape {array.shape} and type {array.dtype}, "
             f"the card says {rows} {'frames' if name == FRAMES else 'samples'} of float32 (grid, channel)"
         ]
-    points = tuple(axis.points for axis in card.axes)
-    grid = (1, *points) if card.is_line else points
-    if tuple(array.shape[1:-1]) != grid or array.shape[-1] != channels:
+    if tuple(array.shape[1:-1]) != store.grid or array.shape[-1] != channels:
         return [
             f"{store.path}: {name!r} has {array.shape[1:-1]} points and {array.shape[-1]} channels, the card says "
-            f"{grid} and {channels}"
+            f"{store.grid} and {channels}"
         ]
     listed = [file for file in read_manifest(store.path) if file.startswith(f"{name}/")]
     if len(listed) != len(_shards(store, name)):

@@ -101,8 +101,8 @@ def darcy_store(darcy_raw: Path) -> Path:
 def validated_store(darcy_raw: Path) -> Path:
     """The same fields as a problem of one's own, with a validation split."""
     path = darcy_raw.with_name("validated.zarr")
-    fields = (["k=coeff"], ["p=sol"], [])
-    convert([darcy_raw], own_problem("steady", "mine", *fields, SplitRule(8, 3, 3), stride=2), path)
+    settings = own_problem("steady", "mine", ["k=coeff"], ["p=sol"], [], SplitRule(8, 3, 3), stride=2)
+    convert([darcy_raw], settings, path)
     return path
 
 

@@ -75,7 +75,7 @@ def _listed(path: Path) -> frozenset[str]:
 
 def _by_short_name(path: Path, key: str) -> str | None:
     """`u` means `fields/u` where nothing else is called so."""
-    found = [name for name in variable_names(path) if name.rpartition("/")[2] == key]
+    found = [] if key.startswith("@") else [name for name in variable_names(path) if name.rpartition("/")[2] == key]
     return found[0] if len(found) == 1 else None
 
 

@@ -91,7 +91,7 @@ def test_card_is_readable_and_complete(darcy_store: Path) -> None:
     assert "grid 17" in lines["source darcy.h5"]
     assert "'coeff' as input, 'sol' as target" in lines["taken from it"]
     card = open_store(darcy_store).card
-    assert StoreCard.from_json(json.loads(json.dumps(card.to_json())), {}) == card
+    assert StoreCard.from_json(json.loads(json.dumps(card.to_json())), lambda _: ()) == card
     assert (card.kind, card.boundary) == ("steady", ("wall", "wall"))
 
 
@@ -112,7 +112,7 @@ def as_older(store: Path, old: Path, format_number: int) -> Path:
     card = open_store(store).card
     named = {"input": card.inputs[0], "target": card.targets[0]}
     attributes = zarr.open_group(old).attrs
-    attributes["geomano"] = {  # type: ignore[assignment]
+    attributes["geomano"] = {
         "problem": card.problem,
         "task": card.kind,
         **{f"{name}_samples": size for name, size in card.splits.items()},

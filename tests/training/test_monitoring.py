@@ -47,7 +47,7 @@ def test_curves_figures_and_hyperparameters_are_in_the_events_of_the_run(flow: R
     tags = events.Tags()
     training = {"lr", "gradient_norm", "samples_per_second", "data_wait_share", "memory_gib"}
     expected = {f"training/{name}" for name in training} | {"loss/train", "loss/train_rel_l2", "rel_l2/test"}
-    assert expected | {"steps/loss", "steps/gradient_norm", "rel_l2_by_frame/10"} <= set(tags["scalars"])
+    assert expected | {"steps/loss", "steps/gradient_norm", "rel_l2_by_frame/test/10"} <= set(tags["scalars"])
     assert set(tags["images"]) == {"fields", "spectra", "correction_R"}
     assert events.Images("correction_R")[-1].encoded_image_string.startswith(b"\x89PNG")
     assert "_hparams_/session_start_info" in events.summary_metadata

@@ -186,7 +186,7 @@ def test_result_and_metrics_name_each_field_and_the_average_is_theirs(run: RunFo
 def test_tensorboard_has_a_curve_of_each_field(run: RunFolder) -> None:
     events = EventAccumulator(str(run.tensorboard), size_guidance={"scalars": 0, "images": 0}).Reload()
     for name in "uvp":
-        points = events.Scalars(f"rel_l2_by_field/{name}")
+        points = events.Scalars(f"rel_l2_by_field/validation/{name}")
         expected = [line["validation_rel_l2_by_field"][name] for line in run.metrics()]
         assert [point.value for point in points] == pytest.approx(expected)
     assert "fields" in events.Tags()["images"]

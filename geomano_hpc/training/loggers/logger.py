@@ -120,9 +120,9 @@ def curves(line: dict[str, Any]) -> dict[str, float]:
     found = {curve: line[key] for key, curve in _EPOCH_CURVES.items() if line.get(key) is not None}
     for split in ("validation", "test"):
         frames = line.get(f"{split}_rel_l2_by_frame") or []
-        found |= {f"rel_l2_by_frame/{number:02d}": error for number, error in enumerate(frames, start=1)}
+        found |= {f"rel_l2_by_frame/{split}/{number:02d}": error for number, error in enumerate(frames, start=1)}
         fields = line.get(f"{split}_rel_l2_by_field") or {}
-        found |= {f"rel_l2_by_field/{name}": error for name, error in fields.items()}
+        found |= {f"rel_l2_by_field/{split}/{name}": error for name, error in fields.items()}
     return found
 
 
