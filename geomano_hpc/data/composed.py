@@ -104,11 +104,18 @@ def prefetch_of(field: Field) -> int:
 
 def start(field: Field, samples: torch.Tensor) -> InFlight:
     """Begin to read samples of a field."""
-    if not isinstance(field, torch.Tensor):
-        return field.start(samples)
-    # Memory of torch's, always aligned to 64 bytes: what is computed must not depend on where a batch happens to lie.
-    # index_select copies whole samples: twice as fast as field[samples].
-    return There(torch.index_select(field, 0, samples, out=_empty((len(samples), *field.shape[1:]))))
+    return There(_chosen(field, samples)) if isinstance(field, torch.Tensor) else field.start(samples)
+
+
+def read_samples(field: Field, samples: torch.Tensor) -> torch.Tensor:
+    """Samples of a field, at once."""
+    return _chosen(field, samples) if isinstance(field, torch.Tensor) else field.start(samples).wait()
+
+
+def _chosen(field: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
+    """Memory of torch's, always aligned to 64 bytes: what is computed must not depend on where a batch happens to lie.
+    index_select copies whole samples: twice as fast as field[samples]."""
+    return torch.index_select(field, 0, samples, out=_empty((len(samples), *field.shape[1:])))
 
 
 def _empty(shape: tuple[int, ...]) -> torch.Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from geomano_hpc.data.composed import Field, Joined, Rows, Windows, prefetch_of, start
+from geomano_hpc.data.composed import Field, Joined, Rows, Windows, prefetch_of, read_samples, start
 from geomano_hpc.data.resolution import reader_at
 from geomano_hpc.data.signature import Signature
 from geomano_hpc.data.stream import InFlight
@@ -90,7 +90,7 @@ class Split:
         return self.signature.target_normaliser
 
     def batch(self, samples: torch.Tensor) -> Batch:
-        return Batch(start(self.input_SHWC, samples).wait(), start(self.target_SHWC, samples).wait())
+        return Batch(read_samples(self.input_SHWC, samples), read_samples(self.target_SHWC, samples))
 
     def batches(self, schedule: Iterable[torch.Tensor], wait: DataWait | None = None) -> Iterator[Batch]:
         """A batch for each entry of the schedule, in its order; a streamed split reads ahead while one is in use."""
