@@ -54,7 +54,6 @@ def _row_of_run(run: Run, variant: Variant, varied: Sequence[str], errors: Seque
         "epochs": epochs if run.result else run.status.epoch,
         "rel_l2": result.get("rel_l2"),
         **{name: by_field.get(name, result.get(name)) for name in errors},
-        "best_rel_l2": result.get("best_rel_l2"),
         "parameters": result.get("parameters"),
         "train_seconds": seconds,
         "seconds_per_epoch": seconds / epochs if seconds is not None and epochs else None,

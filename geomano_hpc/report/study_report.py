@@ -61,7 +61,7 @@ def make_report(studies: Sequence[Path], tables: Sequence[TableName] = (), with_
         made += [scalability_table(name, members) for name, members in curves.items()]
     made.append(variants_table(title, variants))
     without = unfinished_table(runs)
-    report = Report(title, about, _facts(runs), [*made, without] if without else made, variants)
+    report = Report(title, about, _facts(runs, variants), [*made, without] if without else made, variants)
     if "scalability" in wanted and not curves:
         report.facts.append(f"there is no scalability table: {_NO_CURVE}")
     if with_figures:
@@ -98,12 +98,26 @@ def _said_by_studies(studies: Sequence[Path]) -> tuple[str, list[TableName]]:
     return "; ".join(study.about for study in found if study.about), list(tables)
 
 
-def _facts(runs: Sequence[Run]) -> list[str]:
+def _data_in_words(variants: Sequence[Variant]) -> list[str]:
+    """Each problem with its store, and how large it is."""
+    found: dict[str, None] = {}
+    for variant in variants:
+        data, title = variant.data, TITLES.get(variant.benchmark or "", variant.problem)
+        named = (("train", data.train_samples), ("validation", data.validation_samples), ("test", data.test_samples))
+        sizes = " + ".join(f"{size} {name}" for name, size in named if size)
+        points = "" if data.grid is None else f", {' x '.join(map(str, data.grid))} points"
+        where = f"data: {title or 'unknown'}, {variant.recipe.data.store}{points}"
+        found[where + (f", {sizes}" if sizes else "")] = None
+    return list(found)
+
+
+def _facts(runs: Sequence[Run], variants: Sequence[Variant]) -> list[str]:
     """What a reader must know before the numbers."""
     counts = Counter(run.status.state for run in runs)
     done = counts.pop("done", 0)
     rest = ", ".join(f"{count} {state}" for state, count in counts.items())
     facts = [f"{done} of {len(runs)} runs are done" + (f"; {rest}: listed at the end" if rest else "")]
+    facts += _data_in_words(variants)
     finished = [run for run in runs if run.result]
     diverged = [f"{run.study}/{run.status.name}" for run in finished if not math.isfinite(run.error)]
     if diverged:
