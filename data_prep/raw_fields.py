@@ -124,17 +124,22 @@ def _boxes(start: int, stop: int, frames: int) -> Iterator[tuple[int, int, range
 def with_scattered(arrays: dict[str, StoredArray], groups: np.ndarray, numbers: np.ndarray) -> dict[str, StoredArray]:
     """A variable is rewritten once for all that is needed of it, be it for several arrays and splits."""
     names: dict[str, int] = {}
-    needed: dict[tuple[Path, str, tuple[str, ...]], Scattered] = {}
+    needed: dict[tuple[Path, str, tuple[str, ...], range], Scattered] = {}
 
     def place(part: RawField, group: int) -> RawField:
-        if "sample" not in part.axes or part.variable.can_slice(part.axes.index("sample")):
+        along = "sample" if "sample" in part.axes else "t"
+        if along not in part.axes or part.variable.can_slice(part.axes.index(along)):
             return part
-        key = (part.variable.path, part.variable.key, part.axes)
+        if along == "t" and len(part.frames) == 1:
+            return part  # read once
+        frames = part.frames if along == "t" else range(0)
+        key = (part.variable.path, part.variable.key, part.axes, frames)
         if key not in needed:
             file = names.setdefault(str(part.variable.path), len(names))
             word = "".join(letter if letter.isalnum() else "_" for letter in part.variable.key)
             name = f"{file}-{len(needed)}-{word}-{'-'.join(part.axes)}.f32"
-            needed[key] = Scattered(name, part.variable, part.axes, np.sort(numbers[groups == group]), part.stride)
+            wanted = np.sort(numbers[groups == group]) if along == "sample" else np.array(part.frames)
+            needed[key] = Scattered(name, part.variable, part.axes, along, wanted, part.stride)
         return replace(part, scattered=needed[key])
 
     return {

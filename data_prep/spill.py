@@ -20,9 +20,10 @@ from geomano_hpc.data_prep.readers import readable_blocks
 from geomano_hpc.data_prep.readers.variable import BLOCK_BYTES, Variable
 
 
-def spill(variable: Variable, axes: Sequence[str], samples: np.ndarray, stride: int, path: Path) -> None:
-    """Write what is kept: these samples (ascending) and every `stride`-th point; note which have NaN or Inf in them."""
-    sample_axis = list(axes).index("sample")
+def spill(variable: Variable, axes: Sequence[str], along: str, samples: np.ndarray, stride: int, path: Path) -> None:
+    """Write what is kept: these samples (ascending) and every `stride`-th point; note which have NaN or Inf in them.
+    Where there is one sample only, its frames (`along` t) take the place of samples."""
+    sample_axis = list(axes).index(along)
     strides = [stride if axis in ("x", "y", "z") else 1 for axis in axes]
     dtype = np.dtype(np.complex64 if variable.dtype.kind == "c" else np.float32)
     bad = np.zeros(len(samples), bool)

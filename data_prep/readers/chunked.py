@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -72,6 +72,21 @@ class Chunked(Variable):
         where[self._in_file(axis)] = slice(start, stop)
         with self._opened() as array:
             return self._seen(np.asarray(array[tuple(where)]))
+
+    def can_cut(self, axis: int, sliced: Sequence[int]) -> bool:
+        if self._is_merged(axis):
+            return False
+        at = self._in_file(axis)
+        before = set(range(at)) - {self._in_file(other) for other in sliced}
+        return not before or self.can_slice(axis)
+
+    def part(self, where: Sequence[slice]) -> np.ndarray:
+        if self._merged == 1:
+            with self._opened() as array:
+                return self._seen(np.asarray(array[tuple(where[::-1] if self._reversed else where)]))
+        with self._opened() as array:
+            values = self._seen(np.asarray(array[(*where[:-1], *[slice(None)] * self._merged)]))
+        return values[..., where[-1]]
 
     def blocks(self) -> Iterator[Block]:
         unit = list(self._chunks or [1] * len(self._stored))

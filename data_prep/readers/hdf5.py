@@ -5,7 +5,7 @@ A data set is called by its path in the file, `group/name`. Links that lead out 
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -207,16 +207,24 @@ class Hdf5Seeds(Variable):
     def can_slice(self, axis: int) -> bool:
         return axis == 0
 
+    def can_cut(self, axis: int, sliced: Sequence[int]) -> bool:
+        return axis == len(sliced)
+
     def read(self, axis: int, start: int, stop: int) -> np.ndarray:
         assert axis == 0
-        values = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        return self.part((slice(start, stop), *(slice(0, size) for size in self.shape[1:])))
+
+    def part(self, where: Sequence[slice]) -> np.ndarray:
+        seeds = self._seeds[where[0]]
+        shape = (len(seeds), *(len(range(size)[cut]) for size, cut in zip(self.shape[1:], where[1:], strict=True)))
+        values = np.empty(shape, self.dtype)
         with self._opened() as file:
-            for number, seed in enumerate(self._seeds[start:stop]):
+            for number, seed in enumerate(seeds):
                 one = file[seed].get(self.key)
                 if one is None or one.shape != self.shape[1:]:
                     found = "nothing" if one is None else f"shape {one.shape}"
                     raise ValueError(f"group {seed!r} holds {found} where {self._seeds[0]!r} holds {self.shape[1:]}")
-                values[number] = one[()]
+                values[number] = one[tuple(where[1:])]
         return values
 
     def blocks(self) -> Iterator[Block]:

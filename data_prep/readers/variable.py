@@ -83,6 +83,14 @@ class Variable(ABC):
     def read(self, axis: int, start: int, stop: int) -> np.ndarray:
         """The range along one axis, whole along all others."""
 
+    def can_cut(self, axis: int, sliced: Sequence[int]) -> bool:
+        """Whether a range along this axis, too, can be read without the rest, where other axes are sliced already."""
+        return not sliced and self.can_slice(axis)
+
+    def part(self, where: Sequence[slice]) -> np.ndarray:
+        """A range along each axis. Formats of which any part can be read read no more than that."""
+        return self.read(0, where[0].start, where[0].stop)[(slice(None), *where[1:])]
+
     @abstractmethod
     def blocks(self) -> Iterator[Block]:
         """The whole variable once, in the order in which it lies in the file, in blocks of about BLOCK_BYTES."""
@@ -152,6 +160,13 @@ class Mapped(Variable):
     def read(self, axis: int, start: int, stop: int) -> np.ndarray:
         where = [slice(None)] * len(self.shape)
         where[axis] = slice(start, stop)
+        return np.array(self._values[tuple(where)])
+
+    def can_cut(self, axis: int, sliced: Sequence[int]) -> bool:
+        others = [abs(stride) for other, stride in enumerate(self._values.strides) if other not in (axis, *sliced)]
+        return abs(self._values.strides[axis]) >= max(others, default=0)
+
+    def part(self, where: Sequence[slice]) -> np.ndarray:
         return np.array(self._values[tuple(where)])
 
     def blocks(self) -> Iterator[Block]:
