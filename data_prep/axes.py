@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from geomano_hpc.data_prep.problems import Problem
+from geomano_hpc.data_prep.readers.variable import Variable
 from geomano_hpc.errors import ConfigError, DataError
 
 SPACE = ("x", "y", "z")
@@ -34,20 +35,21 @@ def parse_axes(text: str) -> tuple[str, ...]:
     return axes
 
 
-def axes_of(
-    shape: Sequence[int], own: tuple[str, ...] | None, role: str, problem: Problem, where: str
-) -> tuple[str, ...]:
+def axes_of(variable: Variable, name: str, role: str, problem: Problem, where: str) -> tuple[str, ...]:
     """The axes of a raw array: as the user says, else as its format says, else by their number. `role` is input or
     target."""
-    if problem.axes is not None:
-        texts = problem.axes.split(",")
-        if len(texts) > 2:
-            raise ConfigError(f"--axes {problem.axes!r}: one list of axes, or two with a comma between them")
-        axes = parse_axes(texts[0] if role == "input" else texts[-1])
+    shape, own, said = variable.shape, variable.axes, _said(name, role, problem)
+    if said is not None:
+        axes = parse_axes(said)
         if len(axes) != len(shape):
             raise DataError(f"{where}: --axes names {len(axes)} axes ({' '.join(axes)}), found shape {tuple(shape)}")
     elif own is not None:
         axes = own
+    elif variable.dimensions and problem.protocol is None:
+        raise DataError(
+            f"{where}: calls its dimensions {', '.join(variable.dimensions)}, which does not say which axes they are; "
+            f"name them, such as --axes {name}='sample x y'"
+        )
     elif problem.kind == "rollout" and problem.protocol is None:
         raise DataError(
             f"{where}: has shape {tuple(shape)}, and nothing says which axis is time; name the axes with --axes, such "
@@ -62,6 +64,15 @@ def axes_of(
     if problem.kind == "rollout" and role == "target" and "t" not in axes:
         raise DataError(f"{where}: a rollout needs an axis of time, found {' '.join(axes)} of shape {tuple(shape)}")
     return axes
+
+
+def _said(name: str, role: str, problem: Problem) -> str | None:
+    if name in problem.field_axes or problem.axes is None:
+        return problem.field_axes.get(name)
+    texts = problem.axes.split(",")
+    if len(texts) > 2:
+        raise ConfigError(f"--axes {problem.axes!r}: one list of axes, or two with a comma between them")
+    return texts[0] if role == "input" else texts[-1]
 
 
 def frames_of(axes: Sequence[str], shape: Sequence[int], role: str, problem: Problem, where: str) -> range:

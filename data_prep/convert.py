@@ -25,6 +25,7 @@ from geomano_hpc.data_prep.open_fields import Opened, open_fields
 from geomano_hpc.data_prep.problems import Problem
 from geomano_hpc.data_prep.ranks import Communicator, SingleProcess, together
 from geomano_hpc.data_prep.raw_fields import Bad, RawFields
+from geomano_hpc.data_prep.readers import reading
 from geomano_hpc.data_prep.readers.variable import BLOCK_BYTES
 from geomano_hpc.data_prep.shards import Shard, samples_per_shard, shards_of, write_shard
 from geomano_hpc.data_prep.sources import Source
@@ -63,11 +64,9 @@ def convert(
     origin = _origin(opened, problem, roles, world)
     work = Unfinished(out)
     if together(world, out.exists)[0]:
-        together(world, lambda: _reuse(out, origin, work) if world.rank == 0 else None)
+        together(world, lambda: _reuse(out, opened.problem, origin, work) if world.rank == 0 else None)
         return Converted(False, fields.used, fields.unused)
-    if world.rank == 0:
-        for variable in fields.variables():
-            variable.check_complete()
+    together(world, lambda: _check_complete(fields) if world.rank == 0 else None)
     with contextlib.ExitStack() as held:
         together(world, lambda: held.enter_context(work.begin(origin)) if world.rank == 0 else None)
         try:
@@ -100,8 +99,16 @@ def read_fields(sources: Sequence[Path], problem: Problem, roles: Sequence[str] 
     return values
 
 
-def _reuse(out: Path, origin: dict[str, Any], work: Unfinished) -> None:
-    if not same_origin(open_store(out).card.provenance, origin):
+def _check_complete(fields: RawFields) -> None:
+    for variable in fields.variables():
+        with reading(variable.path, repr(variable.key)):
+            variable.check_complete()
+
+
+def _reuse(out: Path, problem: Problem, origin: dict[str, Any], work: Unfinished) -> None:
+    card = open_store(out).card
+    known = (problem.name, problem.kind, problem.protocol) == (card.problem, card.kind, card.protocol)
+    if not known or not same_origin(card.provenance, origin):
         raise DataError(
             f"{out} exists and was converted from other files or settings; remove it or choose another name"
         )
@@ -130,6 +137,7 @@ def _origin(opened: Opened, asked: Problem, roles: Sequence[str], world: Communi
     return {
         "sources": [described[number] for number in range(len(files))],
         "stride": problem.stride,
+        "points": opened.points,
         "keys": {"input": _keys(problem.inputs or problem.targets), "target": _keys(problem.targets)},
         "axes": problem.axes,
         "channel": problem.channel,

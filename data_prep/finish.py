@@ -73,8 +73,6 @@ def _fields(records: dict[str, dict[str, Any]], opened: Opened, array: str) -> t
     """Mean and standard deviation of each field over the training split; 0 and 1 where nothing is normalised."""
     raw, units = opened.fields, opened.units
     names = raw.arrays[array].fields
-    if not opened.problem.normalise:
-        return tuple(Field(name, _units(name, units)) for name in names)
     shards = [shard for shard in shards_of(raw.shapes()) if shard.array == array]
     rows = np.concatenate([records[shard.file]["moments"] for shard in shards])
     frames = raw.arrays[array].frames
@@ -85,18 +83,23 @@ def _fields(records: dict[str, dict[str, Any]], opened: Opened, array: str) -> t
         mean, std = float(normaliser.mean), float(normaliser.std)  # type: ignore[arg-type]
         if not std > 0:
             what = array if opened.problem.protocol else name
-            raise DataError(
-                f"{what!r} has the same value everywhere in the training split, so it cannot be normalised; leave it "
-                "out, or give it as --constant"
-            )
-        if std < _LEAST_DEVIATION * abs(mean):
+            found_so = f"{what!r} has the same value everywhere in the training split, after rounding to float32"
+            if opened.problem.normalise:
+                raise DataError(
+                    f"{found_so}, so it cannot be normalised; leave it out, give it as --constant, or subtract the "
+                    "mean beforehand"
+                )
+            logger.warning("%s", found_so)
+            mean = 0.0
+        if std < _LEAST_DEVIATION * abs(mean):  # not where std is 0, which is said already
             logger.warning(
                 "%s varies by %.1e around %.6g: float32 keeps few digits of that; subtract the mean beforehand",
                 name,
                 std,
                 mean,
             )
-        found.append(Field(name, _units(name, units), mean, std))
+        kept = (mean, std) if opened.problem.normalise else (0.0, 1.0)
+        found.append(Field(name, _units(name, units), *kept))
     return tuple(found)
 
 

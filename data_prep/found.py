@@ -19,7 +19,7 @@ class Found:
     @staticmethod
     def of(source: Source, role: str, variable: Variable, problem: Problem) -> "Found":
         where = f"{variable.path}: {variable.key!r}"
-        axes = axes_of(variable.shape, variable.axes, role, problem, where)
+        axes = axes_of(variable, source.name, role, problem, where)
         return Found(source, role, variable, axes, frames_of(axes, variable.shape, role, problem, where))
 
     @property

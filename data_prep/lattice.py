@@ -24,7 +24,15 @@ def axes_in_store(problem: Problem, groups: Sequence[Sequence[Found]]) -> tuple[
     if unknown and problem.protocol is None:
         raise ConfigError(f"--boundary, --spacing: the fields have no axis {unknown[0]}, but {', '.join(there)}")
     _check_same_points(problem, groups)
-    return tuple(_axis(problem, target, name) for name in there)
+    axes = tuple(_axis(problem, target, name) for name in there)
+    for axis in axes:
+        points = target.sizes[axis.name]
+        if problem.protocol is None and axis.boundary == "periodic" and points % problem.stride:
+            raise ConfigError(
+                f"--stride {problem.stride}: axis {axis.name} is periodic and has {points} points, which are not a "
+                f"multiple of it: the last step would be shorter than the others; choose a stride that divides {points}"
+            )
+    return axes
 
 
 def _axis(problem: Problem, target: Found, name: str) -> Axis:
@@ -52,24 +60,47 @@ def _said(by_axis: Mapping[str, Said], name: str) -> Said | None:
 
 def _check_same_points(problem: Problem, groups: Sequence[Sequence[Found]]) -> None:
     """Fields side by side, and samples behind each other, must be of the same points and frames."""
-    first = groups[0][-1]
-    for one in (found for group in groups for found in group):
-        for name, points in one.variable.coordinates.items():
-            known = first.variable.coordinates.get(name)
-            said = problem.time_step if name == "t" else _said(problem.spacing, name)
-            if known is None or said is not None or (name not in SPACE and one.role == "input"):
-                continue
-            if not _same(points, known, from_the_same_start=name != "t"):
-                say = "--time-step STEP" if name == "t" else f"--spacing {name}=STEP"
-                raise DataError(
-                    f"{one.where}: its points along {name} are {points.start:.6g} and on by {points.spacing:.6g}, "
-                    f"those of {first.where} {known.start:.6g} and on by {known.spacing:.6g}; bring them onto "
-                    f"the same points, or say {say} to take them as if they were"
-                )
+    for fields in groups:
+        for one in fields:
+            for name, points in one.variable.coordinates.items():
+                if name == "sample":
+                    _check_samples(problem, one, fields[-1])
+                elif name in SPACE or one.role == "target":
+                    _check_points(problem, name, points, one, groups[0][-1])
+
+
+def _check_samples(problem: Problem, one: Found, target: Found) -> None:
+    """Within a file, and in files that fields have of their own, the same place must be the same sample."""
+    points, known = (found.variable.coordinates.get("sample") for found in (one, target))
+    named = problem.axes is not None or one.source.name in problem.field_axes
+    if points is not None and known is not None and points.digest != known.digest and not named:
+        raise DataError(
+            f"{one.where}: its samples are not numbered as those of {target.where} ({_in_words(points)}; "
+            f"{_in_words(known)}); bring them into the same order, or name the axes with --axes to take them by place"
+        )
+
+
+def _check_points(problem: Problem, name: str, points: Coordinates, one: Found, first: Found) -> None:
+    known = first.variable.coordinates.get(name)
+    said = problem.time_step if name == "t" else _said(problem.spacing, name)
+    if known is None or said is not None or _same(points, known, from_the_same_start=name != "t"):
+        return
+    say = "--time-step STEP" if name == "t" else f"--spacing {name}=STEP"
+    raise DataError(
+        f"{one.where}: its points along {name} are {_in_words(points)}, those of {first.where} {_in_words(known)}; "
+        f"bring them onto the same points, or say {say} to take them as if they were"
+    )
+
+
+def _in_words(points: Coordinates) -> str:
+    return f"{points.start:.6g} and on by {points.spacing:.6g} {points.units}".rstrip()
 
 
 def _same(one: Coordinates, other: Coordinates, from_the_same_start: bool) -> bool:
-    """Trajectories may begin at other times."""
+    """Trajectories may begin at other times, each of which may be said in units that count from there."""
+    units = [points.units.partition(" since ")[0] for points in (one, other)]
+    if all(units) and units[0] != units[1]:
+        return False
     allowed = _TOLERANCE * abs(other.spacing)
     steps_agree = math.isclose(one.spacing, other.spacing, rel_tol=_TOLERANCE)
     starts_agree = abs(one.start - other.start) <= allowed + 1e-6 * abs(other.start)

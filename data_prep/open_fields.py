@@ -13,7 +13,8 @@ from geomano_hpc.data_prep.problems import Problem, with_names_found
 from geomano_hpc.data_prep.raw_constants import read_constants
 from geomano_hpc.data_prep.raw_field import Channel, RawField
 from geomano_hpc.data_prep.raw_fields import RawFields, StoredArray, with_scattered
-from geomano_hpc.data_prep.readers import open_variable, variable_names
+from geomano_hpc.data_prep.readers import has_no_names, open_variable, variable_names
+from geomano_hpc.data_prep.sources import Source
 from geomano_hpc.data_prep.splits import split_of_files
 from geomano_hpc.data_prep.store import ARRAYS, FRAMES, STATIC
 from geomano_hpc.data_prep.store_card import Axis
@@ -30,6 +31,7 @@ class Opened:
     axes: tuple[Axis, ...]
     time: dict[str, object]
     files: list[Path]  # all that are read
+    points: list[int]  # of the raw files along each axis of the arrays
     units: dict[str, str] = field(default_factory=dict)  # by field
 
 
@@ -61,8 +63,23 @@ def open_fields(sources: Sequence[Path], problem: Problem, roles: Sequence[str] 
         used_in_words(problem, groups[0], len(used), sum(counts)),
         unused_variables(files, problem, groups),
     )
-    units = {one.source.name: one.variable.units for one in groups[0] if one.variable.units} | problem.units
-    return Opened(problem, fields, axes_in_store(problem, groups), time_in_store(problem, groups), files, units)
+    units = _units(problem, groups)
+    sides = [first.sizes[axis] for axis in grid_axes(first.axes)]
+    points = [1, *sides] if len(sides) == 1 else sides
+    return Opened(problem, fields, axes_in_store(problem, groups), time_in_store(problem, groups), files, points, units)
+
+
+def _units(problem: Problem, groups: list[list[Found]]) -> dict[str, str]:
+    """By field. Files with other units of a field cannot be put behind each other."""
+    units: dict[str, str] = {}
+    for one in (found for group in groups for found in group if found.variable.units):
+        name, found = one.source.name, one.variable.units
+        if name not in problem.units and units.setdefault(name, found) != found:
+            raise DataError(
+                f"{one.where}: is in {found}, and in {units[name]} in the first file; bring them to the same units, or "
+                f"say --units {name}=UNITS to take the numbers as they are"
+            )
+    return units | problem.units
 
 
 def _check_files(sources: Sequence[Path], problem: Problem) -> None:
@@ -85,11 +102,19 @@ def _open_group(source: Path | None, problem: Problem, sources: int) -> list[Fou
             path = one.file or source
             if path is None:
                 raise ConfigError(f"{one.name}: no raw file is given, and the field has none of its own")
-            variable = open_variable(path, one.key or _only_variable(path, one.name))
+            variable = open_variable(path, _key_of(one, path, problem))
             if 0 in variable.shape:
                 raise DataError(f"{path}: {variable.key!r} is empty: its shape is {variable.shape}")
             found.append(Found.of(one, role, variable, problem))
     return found
+
+
+def _key_of(one: Source, path: Path, problem: Problem) -> str:
+    """A .npy file has no names in it: where one field only is asked of the raw files, it is that of each of them."""
+    of_raw_files = [source for source in (*problem.inputs, *problem.targets) if source.file is None]
+    if one.file is None and len(of_raw_files) == 1 and has_no_names(path):
+        return variable_names(path)[0]
+    return one.key or _only_variable(path, one.name)
 
 
 def _only_variable(path: Path, name: str) -> str:
@@ -123,7 +148,7 @@ def _splits(
         return problem.splits.indices(sum(counts), what)
     except DataError as error:
         alone = what == "trajectories" and sum(counts) == 1
-        advice = "; windows of one trajectory never train and test: cut it into files, such as a.npy --test-file b.npy"
+        advice = "; windows of one trajectory never train and test: cut it into files, such as a.h5 --test-file b.h5"
         raise DataError(f"{where}: {error}{advice * alone}") from None
 
 
@@ -175,6 +200,9 @@ def _check_names(given: list[RawField], predicted: list[RawField], problem: Prob
         if double is not None:
             raise ConfigError(f"two fields are called {double}; name one otherwise, such as {double}2=KEY")
     known = {word for name in (*inputs, *targets) for word in (name, name.partition(".")[0])}
+    strange = next((name for name in problem.field_axes if name not in known), None)
+    if strange is not None:
+        raise ConfigError(f"--axes {strange}={problem.field_axes[strange]}: no field is called so")
     strange = next((name for name in problem.units if name not in known), None)
     if strange is not None:
         raise ConfigError(

@@ -37,6 +37,7 @@ class Problem:
     time_stride: int = 1
     window_stride: int | None = None
     axes: str | None = None  # "sample x y", or two of them with a comma: of the input and of the target
+    field_axes: dict[str, str] = field(default_factory=dict)  # by field; goes before `axes`
     channel: int | None = None  # of a raw field with several
     boundary: dict[str, str] = field(default_factory=dict)  # by axis; goes before what the file says
     spacing: dict[str, float] = field(default_factory=dict)

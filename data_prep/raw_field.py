@@ -57,8 +57,9 @@ class RawField:
     grid: tuple[int, ...]  # points along them in the store
     samples: int  # in the file; of a variable without such an axis: as the others have
     scattered: Scattered | None = None
-    # The last samples that were read with all of their frames, where pieces of them are asked for one after the other.
-    held: dict[tuple[int, int], "_Raw"] = field(default_factory=dict, repr=False, compare=False)
+    # The last samples that were read with all of their frames, where pieces of them are asked for one after the other;
+    # shared by all fields, so that memory holds those of one.
+    held: dict[tuple[object, ...], "_Raw"] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def where(self) -> str:
@@ -99,7 +100,7 @@ class RawField:
             where = [alone.get(axis, slice(0, size)) for axis, size in zip(self.axes, self.variable.shape, strict=True)]
             raw = self.variable.part(where)
             return _Raw(raw, self.axes, self._bad(raw, numbers), {**cuts, "t": slice(None, None, frames.step)})
-        place = (int(numbers[0]), int(numbers[-1]))
+        place = (self.variable.path, self.variable.key, self.axes, int(numbers[0]), int(numbers[-1]))
         if place not in self.held:
             found = self._whole(numbers, folder, cuts)
             self.held.clear()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -124,12 +125,13 @@ def _boxes(start: int, stop: int, frames: int) -> Iterator[tuple[int, int, range
 def with_scattered(arrays: dict[str, StoredArray], groups: np.ndarray, numbers: np.ndarray) -> dict[str, StoredArray]:
     """A variable is rewritten once for all that is needed of it, be it for several arrays and splits."""
     names: dict[str, int] = {}
+    held: dict[Any, Any] = {}
     needed: dict[tuple[Path, str, tuple[str, ...], range], Scattered] = {}
 
     def place(part: RawField, group: int) -> RawField:
         along = "sample" if "sample" in part.axes else "t"
         if along not in part.axes or part.variable.can_slice(part.axes.index(along)):
-            return part
+            return replace(part, held=held)
         if along == "t" and len(part.frames) == 1:
             return part  # read once
         frames = part.frames if along == "t" else range(0)
@@ -140,7 +142,7 @@ def with_scattered(arrays: dict[str, StoredArray], groups: np.ndarray, numbers: 
             name = f"{file}-{len(needed)}-{word}-{'-'.join(part.axes)}.f32"
             wanted = np.sort(numbers[groups == group]) if along == "sample" else np.array(part.frames)
             needed[key] = Scattered(name, part.variable, part.axes, along, wanted, part.stride)
-        return replace(part, scattered=needed[key])
+        return replace(part, scattered=needed[key], held=held)
 
     return {
         name: replace(array, parts=[[place(part, g) for part in parts] for g, parts in enumerate(array.parts)])

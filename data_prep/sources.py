@@ -48,18 +48,23 @@ def parse_source(text: str) -> Source:
         rest, channel = indexed[1], int(indexed[2])
         name = name if separator else f"{rest}.{channel}"
     before, colon, after = rest.rpartition(":")
-    if separator and Path(rest).exists():
+    if separator and _is_raw(Path(rest)):
         return Source(name, "", Path(rest), channel)
-    if colon and Path(before).exists():
+    if colon and _is_raw(Path(before)):
         return Source(name, after, Path(before), channel)
     if separator and (colon or Path(rest).suffix in (".npy", ".npz", ".mat", ".h5", ".hdf5", ".nc", ".pt", ".zarr")):
         raise ConfigError(f"{text!r}: no such file {before or rest}")
     return Source(_short(name) if not separator else name, rest, None, channel)
 
 
+def _is_raw(path: Path) -> bool:
+    """A file or a Zarr store, and not any folder that happens to be called like a variable."""
+    return path.is_file() or any((path / mark).is_file() for mark in ("zarr.json", ".zgroup", ".zarray"))
+
+
 def _short(name: str) -> str:
     """`t0_fields/density` is called density."""
-    return name.rpartition("/")[2]
+    return name.rstrip("/").rpartition("/")[2] or name
 
 
 def parse_constant(text: str) -> Constant:

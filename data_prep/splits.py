@@ -59,6 +59,8 @@ class SplitRule:
         return counts
 
     def _from_files(self, files: dict[str, Path | str], samples: int) -> dict[str, np.ndarray]:
+        if self.seed is not None:
+            raise ConfigError("--shuffle-seed: the files of numbers say which samples are in each split; leave it out")
         if set(files) < {name for name in NAMES if getattr(self, name) is not None} or "train" not in files:
             raise ConfigError("--train, --validation, --test: give files of numbers for all of them, or for none")
         found = {name: _numbers(Path(file), samples) for name, file in files.items()}

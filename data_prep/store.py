@@ -68,11 +68,11 @@ class Store:
 
     def split(self, name: str) -> np.ndarray:
         """The numbers of the samples of a split; of the trajectories, where frames are stored."""
+        if name not in self.card.splits:
+            raise DataError(f"{self.path}: has no split {name!r}; there are {', '.join(self.card.splits)}")
         if self.card.format == 1:  # training samples come first
             first = 0 if name == "train" else self.card.splits["train"]
             return np.arange(first, first + self.card.splits[name])
-        if name not in self.card.splits:
-            raise DataError(f"{self.path}: has no split {name!r}; there are {', '.join(self.card.splits)}")
         return np.asarray(self.array(name)[:])
 
     def constants(self) -> np.ndarray | None:

@@ -14,7 +14,7 @@ Values = TypeVar("Values", bound=Any)  # a numpy array or a torch tensor
 @dataclass(frozen=True)
 class Normaliser:
     """Mean and standard deviation of a field over the training split and all points, as in the benchmark; of several
-    fields on the last axis, one of each.
+    fields on the last axis, one of each, or one number where they are the same.
 
     Examples:
         >>> from geomano_hpc import Normaliser
@@ -34,8 +34,8 @@ class Normaliser:
 
     @staticmethod
     def of(fields: Sequence["Field"]) -> "Normaliser":
-        """A number where there is one field: the bits of the benchmark's."""
-        if len(fields) == 1:
+        """One number where all are the same: the bits of the benchmark's."""
+        if len({(one.mean, one.std) for one in fields}) == 1:
             return Normaliser(fields[0].mean, fields[0].std)
         return Normaliser(tuple(one.mean for one in fields), tuple(one.std for one in fields))
 
@@ -118,10 +118,6 @@ class StoreCard:
     @property
     def test_samples(self) -> int:
         return self.splits["test"]
-
-    @property
-    def split_sizes(self) -> dict[str, int]:
-        return dict(self.splits)
 
     @property
     def stores_frames(self) -> bool:

@@ -41,8 +41,7 @@ class Display:
         if is_quiet():
             return
         status = run_status(run)
-        newest = status.test_rel_l2 if status.validation_rel_l2 is None else status.validation_rel_l2
-        error = "" if newest is None else f" rel-L2 {newest:.4f}"
+        error = "" if status.error is None else f" {status.error[1]} rel-L2 {status.error[0]:.4f}"
         line = f"{status.name}: {status.state}{error}"
         if self._console.is_terminal:
             self._show(status, error, line)

@@ -37,6 +37,13 @@ class RunStatus:
     note: str
     log: Path
 
+    @property
+    def error(self) -> tuple[float, str] | None:
+        """The newest error and its split: of a finished run that of the test split, which its result is."""
+        if self.validation_rel_l2 is not None and self.state != "done":
+            return self.validation_rel_l2, "validation"
+        return None if self.test_rel_l2 is None else (self.test_rel_l2, "test")
+
 
 @dataclass(frozen=True)
 class SlurmJob:
@@ -87,6 +94,7 @@ def _status(folder: RunFolder, claimed: bool, job: SlurmJob | None) -> RunStatus
     epoch, epochs = last.get("epoch", 0), recipe.training.epochs
     state = _state(folder, claimed, job)
     note, log = _note(folder, state, job)
+    result = folder.result() if state == "done" else None
     return RunStatus(
         folder.path.name,
         recipe,
@@ -94,7 +102,7 @@ def _status(folder: RunFolder, claimed: bool, job: SlurmJob | None) -> RunStatus
         epoch,
         epochs,
         last.get("train_loss"),
-        _newest(lines, "test"),
+        result["rel_l2"] if result else _newest(lines, "test"),
         _newest(lines, "validation"),
         _seconds_left(folder, lines, epochs - epoch) if state == "running" else None,
         note,

@@ -73,6 +73,11 @@ def _listed(path: Path) -> frozenset[str]:
     return frozenset(_format(path).names(path))
 
 
+def has_no_names(path: Path) -> bool:
+    """Whether the file holds one array without a name of its own."""
+    return path.is_file() and format_name(path) == "NPY"
+
+
 def _by_short_name(path: Path, key: str) -> str | None:
     """`u` means `fields/u` where nothing else is called so."""
     found = [] if key.startswith("@") else [name for name in variable_names(path) if name.rpartition("/")[2] == key]

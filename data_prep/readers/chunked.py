@@ -10,6 +10,8 @@ import numpy as np
 
 from geomano_hpc.data_prep.readers.variable import BLOCK_BYTES, Block, Layout, Variable, block_shape, block_slices
 
+_MOST_HELD_BYTES = 16 * BLOCK_BYTES
+
 Decoding = Callable[[np.ndarray], np.ndarray]
 
 
@@ -77,8 +79,11 @@ class Chunked(Variable):
         if self._is_merged(axis):
             return False
         at = self._in_file(axis)
-        before = set(range(at)) - {self._in_file(other) for other in sliced}
-        return not before or self.can_slice(axis)
+        others = {self._in_file(other) for other in sliced}
+        one = self.nbytes // max(1, math.prod(self._stored[other] for other in others))
+        if self._chunks is not None and self._chunks[at] > 1 and one <= _MOST_HELD_BYTES:
+            return False  # a chunk is unpacked for each range of it: better all of it once, where it fits into memory
+        return not set(range(at)) - others or self.can_slice(axis)
 
     def part(self, where: Sequence[slice]) -> np.ndarray:
         if self._merged == 1:

@@ -31,6 +31,14 @@ def axes_of_dimensions(dimensions: Sequence[str | None]) -> tuple[str, ...] | No
     return axes if "" not in axes and len(set(axes)) == len(axes) else None
 
 
+def names_that_say_nothing(dimensions: Sequence[str | None]) -> tuple[str, ...]:
+    """What a file calls dimensions of which not all are known as axes; () where it has no names for them of its own,
+    or those that a library makes up."""
+    named = [name or "" for name in dimensions]
+    made_up = all(not name or name.rpartition("_")[0] in ("dim", "phony_dim") for name in named)
+    return () if made_up else tuple(name or "?" for name in named)
+
+
 @dataclass(frozen=True)
 class Packing:
     """Values as they are meant: scaled and shifted, and NaN where the file says that a value is missing."""

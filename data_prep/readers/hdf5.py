@@ -172,14 +172,12 @@ def _check_sources(path: Path, dataset: h5py.Dataset) -> None:
 
 
 def _decoding(dataset: h5py.Dataset, attributes: dict[str, Any], is_netcdf: bool) -> tuple[np.dtype, Decoding] | None:
-    """Of complex numbers of MATLAB, and of packed numbers of NetCDF."""
+    """Of complex numbers of MATLAB, and of packed numbers, which have the attributes of NetCDF in any file."""
     stored = dataset.dtype
     if stored.names is not None and set(stored.names) == {"real", "imag"}:
         dtype = np.result_type(stored["real"], np.complex64)
         return dtype, lambda values: values["real"].astype(dtype) + dtype.type(1j) * values["imag"]
-    if not is_netcdf:
-        return None
-    packing = packing_of(attributes, stored, NETCDF_FILL if stored.kind == "f" else None)
+    packing = packing_of(attributes, stored, NETCDF_FILL if is_netcdf and stored.kind == "f" else None)
     return None if packing is None else (packing.dtype, packing)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import h5py
 
-from geomano_hpc.data_prep.readers.dimensions import axes_of_dimensions, packing_of
+from geomano_hpc.data_prep.readers.dimensions import axes_of_dimensions, names_that_say_nothing, packing_of
 from geomano_hpc.data_prep.readers.text import plain, plain_attributes
 from geomano_hpc.data_prep.readers.variable import Coordinates, Layout, coordinates_of
 
@@ -42,7 +42,7 @@ def layout_of(dataset: h5py.Dataset) -> Layout:
     axes = axes_of_dimensions(called)
     units = str(plain(dataset.attrs.get("units", "")))
     if axes is None:
-        return Layout(units=units)
+        return Layout(units=units, dimensions=names_that_say_nothing(called))
     known = zip(axes, scales, dataset.shape, strict=True)
     found = {axis: _points(scale, size) for axis, scale, size in known if scale is not None}
     return Layout(axes, {axis: one for axis, one in found.items() if one is not None}, units=units)

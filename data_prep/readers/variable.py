@@ -1,5 +1,6 @@
 """One variable of a raw file, read piece by piece: what every reader offers, however large the file is."""
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ class Coordinates:
     spacing: float
     even: bool  # whether the points are evenly spaced
     units: str = ""
+    digest: str = ""  # of all of them
 
 
 def coordinates_of(points: np.ndarray, units: str = "") -> Coordinates | None:
@@ -36,7 +38,8 @@ def coordinates_of(points: np.ndarray, units: str = "") -> Coordinates | None:
     spacing = float(values[-1] - values[0]) / max(1, len(values) - 1)
     allowed = 1e-3 * abs(spacing) + 2 * rounding * float(np.abs(values).max())
     even = bool((np.abs(np.diff(values) - spacing) <= allowed).all())
-    return Coordinates(float(values[0]), spacing, even, units)
+    digest = hashlib.sha256(values.tobytes()).hexdigest()[:16]
+    return Coordinates(float(values[0]), spacing, even, units, digest)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Layout:
     units: str = ""
     components: tuple[str, ...] = ()  # names along "c"
     merged: int = 1  # so many last axes of the file are one axis: the rows and columns of a tensor
+    dimensions: tuple[str, ...] = ()  # what the file calls its axes, where that does not say which axes they are
 
 
 class Variable(ABC):
@@ -63,6 +67,7 @@ class Variable(ABC):
     coordinates: dict[str, Coordinates] = {}  # noqa: RUF012 - replaced, never changed
     boundary: dict[str, str] = {}  # noqa: RUF012
     units: str = ""
+    dimensions: tuple[str, ...] = ()
     components: tuple[str, ...] = ()
     attributes: dict[str, Any] = {}  # noqa: RUF012
 
@@ -73,7 +78,7 @@ class Variable(ABC):
             raise ValueError(f"its format gives it the axes {' '.join(self.axes)}, but its shape is {self.shape}")
         self.coordinates = {axis: one for axis, one in layout.coordinates.items() if axis in (self.axes or ())}
         self.boundary = {axis: one for axis, one in layout.boundary.items() if axis in (self.axes or ())}
-        self.units, self.components = layout.units, layout.components
+        self.units, self.components, self.dimensions = layout.units, layout.components, layout.dimensions
 
     @abstractmethod
     def can_slice(self, axis: int) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 
 from geomano_hpc.data_prep.readers.chunked import Chunked
-from geomano_hpc.data_prep.readers.dimensions import axes_of_dimensions, packing_of
+from geomano_hpc.data_prep.readers.dimensions import axes_of_dimensions, names_that_say_nothing, packing_of
 from geomano_hpc.data_prep.readers.text import plain, plain_attributes
 from geomano_hpc.data_prep.readers.variable import Constant, Coordinates, Layout, Variable, coordinates_of
 
@@ -124,7 +124,7 @@ def _layout(key: str, array: zarr.Array[Any], group: zarr.Group | None) -> Layou
     axes = None if called is None else axes_of_dimensions(called)
     units = str(plain(array.attrs.get("units", "")))
     if called is None or axes is None:
-        return Layout(units=units)
+        return Layout(units=units, dimensions=names_that_say_nothing(called or ()))
     folder = key.rpartition("/")[0]
     found: dict[str, Coordinates | None] = {}
     for axis, name, size in zip(axes, called, array.shape, strict=True):

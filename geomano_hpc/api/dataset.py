@@ -68,7 +68,7 @@ class FieldDataset(Dataset[Pair]):
         resolution: int | None = None,
     ) -> None:
         store = open_store(path)
-        self._rows, self._most = _chosen_samples(store, split, samples), samples
+        self._rows = _chosen_samples(store, split, samples)
         self.path, self.split = Path(path).absolute(), split
         self.problem, self.kind = store.card.problem, store.card.kind
         known = Signature.of(store.card)

@@ -27,12 +27,12 @@ class Words:
     seed: int | None
     files: dict[str, list[Path]]  # of splits that have files of their own
     settings: dict[str, Any]
-    by_name: dict[str, list[str]]  # boundary, spacing, units: NAME=VALUE, or VALUE for all axes
+    by_name: dict[str, list[str]]  # axes, boundary, spacing, units: NAME=VALUE, or VALUE for all
 
 
 def asked_for(words: Words, sources: list[Path]) -> tuple["Problem", list[Path], list[str]]:
     """The problem, its raw files, and the split of each file where files are split."""
-    from geomano_hpc.data_prep.problems import BENCHMARK, own_problem
+    from geomano_hpc.data_prep.problems import ALL_AXES, BENCHMARK, own_problem
     from geomano_hpc.data_prep.splits import SplitRule, parse_size
 
     sizes = {name: parse_size(text, f"--{name}") for name, text in words.splits.items()}
@@ -46,15 +46,18 @@ def asked_for(words: Words, sources: list[Path]) -> tuple["Problem", list[Path],
                 "--validation-file, --test-file: the files to train on come first, and --test-file is needed"
             )
     by_name = {key: _by_name(key, texts) for key, texts in words.by_name.items()}
+    by_name["field_axes"] = by_name.pop("axes")
+    settings = {**words.settings, "axes": by_name["field_axes"].pop(ALL_AXES, None)}
     if words.problem in BENCHMARK:
-        return _benchmark(words, sizes, files), files, roles
+        settings |= {"field_axes": by_name["field_axes"]} if by_name["field_axes"] else {}
+        return _benchmark(words, settings, sizes, files), files, roles
     targets = words.fields if words.problem == "rollout" else words.targets
     wrong = words.targets if words.problem == "rollout" else words.fields
     if wrong:
         option, other = ("--target", "--field") if words.problem == "rollout" else ("--field", "--target")
         raise ConfigError(f"--problem {words.problem}: name the fields to predict with {other}, not {option}")
     rule = SplitRule(**sizes, seed=words.seed)
-    settings = {**words.settings, **{key: value for key, value in by_name.items() if value}}
+    settings |= {key: value for key, value in by_name.items() if value}
     return (
         own_problem(
             words.problem, words.name or words.own_name, words.inputs, targets, words.constants, rule, **settings
@@ -64,7 +67,7 @@ def asked_for(words: Words, sources: list[Path]) -> tuple["Problem", list[Path],
     )
 
 
-def _benchmark(words: Words, sizes: dict[str, Any], files: Sequence[Path]) -> "Problem":
+def _benchmark(words: Words, given: dict[str, Any], sizes: dict[str, Any], files: Sequence[Path]) -> "Problem":
     from geomano_hpc.data_prep.problems import BENCHMARK, problem
 
     steady = BENCHMARK[words.problem].kind == "steady"
@@ -78,16 +81,16 @@ def _benchmark(words: Words, sizes: dict[str, Any], files: Sequence[Path]) -> "P
         "--validation": sizes["validation"],
         "--validation-file": words.files["validation"],
         "--shuffle-seed": words.seed,
-        **{f"--{key}": texts for key, texts in words.by_name.items()},
+        **{f"--{key}": texts for key, texts in words.by_name.items() if key != "axes"},
         "--time-stride": words.settings["time_stride"],
         "--window-stride": words.settings["window_stride"],
         "--time-step": words.settings["time_step"],
         "--normalise": words.settings["normalise"],
     }
-    given = [option for option, value in own.items() if value not in (None, [])]
-    if given:
+    refused = next((option for option, value in own.items() if value not in (None, [])), None)
+    if refused is not None:
         raise ConfigError(
-            f"{given[0]}: --problem {words.problem} is the benchmark's, with its own protocol; use --problem steady or "
+            f"{refused}: --problem {words.problem} is the benchmark's, with its own protocol; use --problem steady or "
             "rollout for your data"
         )
     if not 1 <= len(files) <= 2:
@@ -99,7 +102,7 @@ def _benchmark(words: Words, sizes: dict[str, Any], files: Sequence[Path]) -> "P
             )
     keys = {"input_key": next(iter(words.inputs), None), "target_key": next(iter(words.targets), None)}
     counts = {f"{name}_samples": size for name, size in sizes.items() if name != "validation"}
-    settings = {key: value for key, value in words.settings.items() if f"--{key.replace('_', '-')}" not in own}
+    settings = {key: value for key, value in given.items() if f"--{key.replace('_', '-')}" not in own}
     return problem(words.problem, **keys, **counts, **settings)
 
 
@@ -114,7 +117,7 @@ def _by_name(option: str, texts: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--units {text}: write FIELD=UNITS, such as p=Pa")
         name = key if separator else ALL_AXES
         if name in found:
-            raise ConfigError(f"--{option}: {key or 'that of all axes'} is given twice")
+            raise ConfigError(f"--{option}: {key or 'that of all'} is given twice")
         found[name] = _number(text, value) if option == "spacing" else value
     return found
 

@@ -133,10 +133,10 @@ def convert(
     ] = None,
     stride: Annotated[int | None, typer.Option(min=1, help="Keep every n-th point [1; darcy 5].")] = None,
     axes: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="Axes of the raw arrays in their order, out of sample x y z t c, such as 'x y t sample'; "
-            "with a comma, those of the input and of the target."
+            "with a comma, those of the input and of the target; NAME='x y' of one field; may be repeated."
         ),
     ] = None,
     channel: Annotated[int | None, typer.Option(min=0, help="Take this channel of fields with several.")] = None,
@@ -198,7 +198,6 @@ def convert(
         {"validation": validation_file or [], "test": test_file or []},
         {
             "stride": stride,
-            "axes": axes,
             "channel": channel,
             "frames_in": frames_in,
             "frames_out": frames_out,
@@ -207,7 +206,7 @@ def convert(
             "time_step": time_step,
             "normalise": normalise,
         },
-        {"boundary": boundary or [], "spacing": spacing or [], "units": units or []},
+        {"axes": axes or [], "boundary": boundary or [], "spacing": spacing or [], "units": units or []},
     )
     settings, files, roles = asked_for(words, sources or [])
     if handed_to_cluster(context, out):

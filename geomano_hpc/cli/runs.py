@@ -148,9 +148,10 @@ def _table(folder: Path, everything: "list[RunStatus]", chosen: "list[RunStatus]
 
 def _error(run: "RunStatus") -> str:
     """The newest, with its split where that is not the test split."""
-    if run.validation_rel_l2 is not None:
-        return f"{run.validation_rel_l2:.5f} (validation)"
-    return "" if run.test_rel_l2 is None else f"{run.test_rel_l2:.5f}"
+    if run.error is None:
+        return ""
+    number, split = run.error
+    return f"{number:.5f}" + (f" ({split})" if split != "test" else "")
 
 
 def duration(seconds: float) -> str:

@@ -49,8 +49,8 @@ class Rows:
     def prefetch(self) -> int:
         return prefetch_of(self._field)
 
-    def start(self, samples: torch.Tensor) -> InFlight:
-        return start(self._field, self._rows_S[samples])
+    def start(self, samples: torch.Tensor, pinned: bool = False) -> InFlight:
+        return start(self._field, self._rows_S[samples], pinned)
 
 
 class Windows:
@@ -64,13 +64,13 @@ class Windows:
     def prefetch(self) -> int:
         return prefetch_of(self._rows)
 
-    def start(self, samples: torch.Tensor) -> InFlight:
+    def start(self, samples: torch.Tensor, pinned: bool = False) -> InFlight:
         rows = self._first_rows_S[samples, None] + self._offsets
-        return Then([start(self._rows, rows.flatten())], lambda read: self._windows(read[0], len(samples)))
+        return Then([start(self._rows, rows.flatten())], lambda read: self._windows(read[0], len(samples), pinned))
 
-    def _windows(self, rows: torch.Tensor, windows: int) -> torch.Tensor:
+    def _windows(self, rows: torch.Tensor, windows: int, pinned: bool) -> torch.Tensor:
         found_BnHWF = rows.unflatten(0, (windows, len(self._offsets)))
-        return _empty((windows, *self.shape[1:])).copy_(found_BnHWF.movedim(1, -2).flatten(-2))
+        return _empty((windows, *self.shape[1:]), pinned).copy_(found_BnHWF.movedim(1, -2).flatten(-2))
 
 
 class Joined:
@@ -84,11 +84,13 @@ class Joined:
     def prefetch(self) -> int:
         return max(prefetch_of(part) for part in self._parts)
 
-    def start(self, samples: torch.Tensor) -> InFlight:
-        return Then([start(part, samples) for part in self._parts], lambda read: self._joined(read, len(samples)))
+    def start(self, samples: torch.Tensor, pinned: bool = False) -> InFlight:
+        return Then(
+            [start(part, samples) for part in self._parts], lambda read: self._joined(read, len(samples), pinned)
+        )
 
-    def _joined(self, parts: Sequence[torch.Tensor], samples: int) -> torch.Tensor:
-        out = _empty((samples, *self.shape[1:]))
+    def _joined(self, parts: Sequence[torch.Tensor], samples: int, pinned: bool) -> torch.Tensor:
+        out = _empty((samples, *self.shape[1:]), pinned)
         for place, part in zip(out.split([part.shape[-1] for part in parts], dim=-1), parts, strict=True):
             place.copy_(part.reshape(samples, *[1] * (out.ndim - part.ndim), *part.shape[1:]))
         return out
@@ -102,21 +104,25 @@ def prefetch_of(field: Field) -> int:
     return 0 if isinstance(field, torch.Tensor) else field.prefetch
 
 
-def start(field: Field, samples: torch.Tensor) -> InFlight:
-    """Begin to read samples of a field."""
-    return There(_chosen(field, samples)) if isinstance(field, torch.Tensor) else field.start(samples)
+def start(field: Field, samples: torch.Tensor, pinned: bool = False) -> InFlight:
+    """Begin to read samples of a field; `pinned`: into page-locked memory, from which a GPU copies beside computing."""
+    if isinstance(field, torch.Tensor):
+        return There(_chosen(field, samples, pinned))
+    return field.start(samples, pinned)
 
 
-def read_samples(field: Field, samples: torch.Tensor) -> torch.Tensor:
+def read_samples(field: Field, samples: torch.Tensor, pinned: bool = False) -> torch.Tensor:
     """Samples of a field, at once."""
-    return _chosen(field, samples) if isinstance(field, torch.Tensor) else field.start(samples).wait()
+    if isinstance(field, torch.Tensor):
+        return _chosen(field, samples, pinned)
+    return field.start(samples, pinned).wait()
 
 
-def _chosen(field: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
+def _chosen(field: torch.Tensor, samples: torch.Tensor, pinned: bool) -> torch.Tensor:
     """Memory of torch's, always aligned to 64 bytes: what is computed must not depend on where a batch happens to lie.
     index_select copies whole samples: twice as fast as field[samples]."""
-    return torch.index_select(field, 0, samples, out=_empty((len(samples), *field.shape[1:])))
+    return torch.index_select(field, 0, samples, out=_empty((len(samples), *field.shape[1:]), pinned))
 
 
-def _empty(shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty(shape, dtype=torch.float32, pin_memory=torch.cuda.is_available())
+def _empty(shape: tuple[int, ...], pinned: bool) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.float32, pin_memory=pinned)

@@ -49,6 +49,7 @@ class Split:
     signature: Signature
     input_SHWC: Field
     target_SHWC: Field
+    pinned: bool = False  # batches are in page-locked memory, from which a GPU copies while it computes
 
     def __len__(self) -> int:
         return self.input_SHWC.shape[0]
@@ -90,7 +91,8 @@ class Split:
         return self.signature.target_normaliser
 
     def batch(self, samples: torch.Tensor) -> Batch:
-        return Batch(read_samples(self.input_SHWC, samples), read_samples(self.target_SHWC, samples))
+        fields = (self.input_SHWC, self.target_SHWC)
+        return Batch(*(read_samples(field, samples, self.pinned) for field in fields))
 
     def batches(self, schedule: Iterable[torch.Tensor], wait: DataWait | None = None) -> Iterator[Batch]:
         """A batch for each entry of the schedule, in its order; a streamed split reads ahead while one is in use."""
@@ -105,7 +107,9 @@ class Split:
         ahead: deque[tuple[InFlight, InFlight]] = deque()
         try:
             for samples in schedule:
-                ahead.append((start(self.input_SHWC, samples), start(self.target_SHWC, samples)))
+                ahead.append(
+                    (start(self.input_SHWC, samples, self.pinned), start(self.target_SHWC, samples, self.pinned))
+                )
                 if len(ahead) > most:
                     yield _finish(ahead, wait)
             while ahead:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,10 @@ def load_splits(store: Store, config: DataConfig, names: Sequence[str] | None = 
     else:
         fields = [StreamedField(reader, rows, threads) for reader, rows in parts]
     found = iter(fields)
-    splits = {name: compose(store, chosen, lambda *_: next(found)) for name, chosen in samples.items()}
+    pinned = torch.cuda.is_available()
+    splits = {
+        name: replace(compose(store, chosen, lambda *_: next(found)), pinned=pinned) for name, chosen in samples.items()
+    }
     return Loaded(splits, {**record, "engine": engine})
 
 

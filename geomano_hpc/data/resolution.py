@@ -1,10 +1,10 @@
 """The arrays of a store at another resolution: from the store itself, or from the raw file beside it.
 
-A coarser grid is every n-th point. It must cover the same domain: where an axis is periodic n divides the number of
-points, else the number of intervals, since the last point lies on the boundary, or as near to it as the first.
+A coarser grid is every n-th point. It must cover the same domain: along a periodic side n divides the number of points,
+along any other one the number of intervals, since the last point lies on the boundary, or as near to it as the first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,15 +16,13 @@ from geomano_hpc.errors import DataError
 
 def reader_at(store: Store, resolution: int) -> Callable[[str, np.ndarray], np.ndarray]:
     """Reads rows of an array of the store with `resolution` points along the longer side of the grid."""
-    held = max(store.grid)
-    stride = _stride(held, resolution, store)
-    if stride is not None:
-        every = stride
+    every = _stride(store, store.grid, resolution)
+    if every is not None:
         return lambda name, rows: _every(store.rows(name, rows), every)
     raw = _points_of_raw(store)
-    stride = None if raw is None else _stride(raw, resolution, store)
+    stride = None if raw is None else _stride(store, raw, resolution)
     if stride is None:
-        raise DataError(_not_there(store, resolution, held, raw))
+        raise DataError(_not_there(store, resolution, raw))
     settings = _settings(store, stride)
     files = [store.path.parent / source["name"] for source in store.card.provenance["sources"]]
     own = [one.file for one in (*settings.inputs, *settings.targets)]
@@ -36,26 +34,39 @@ def _every(values: np.ndarray, stride: int) -> np.ndarray:
     return values[(slice(None), *[slice(None, None, stride)] * (values.ndim - 2))]
 
 
-def _is_periodic(store: Store) -> bool:
-    known = [axis.boundary for axis in store.card.axes]
-    return "periodic" in known if store.card.format >= 3 else store.card.kind == "rollout"
+def _is_periodic(store: Store) -> list[bool]:
+    """Along each axis of the arrays. Older stores say it of the problem only."""
+    if store.card.format < 3:
+        return [store.card.kind == "rollout"] * len(store.grid)
+    return [boundary == "periodic" for boundary in store.card.boundary]
 
 
-def _stride(points: int, resolution: int, store: Store) -> int | None:
-    """Every n-th of `points` gives `resolution` points over the same domain; None if no n does."""
-    whole, part = (points, resolution) if _is_periodic(store) else (points - 1, resolution - 1)
-    return whole // part if part > 0 and whole % part == 0 else None
+def _stride(store: Store, grid: Sequence[int], resolution: int) -> int | None:
+    """Every n-th point of `grid` gives `resolution` points along its longer side, and the same domain along every side;
+    None if no n does."""
+    # Of a periodic side its points are parted, of any other one its intervals.
+    sides = [points if wraps else points - 1 for points, wraps in zip(grid, _is_periodic(store), strict=True)]
+    longest = int(np.argmax(grid))
+    part = resolution if _is_periodic(store)[longest] else resolution - 1
+    if part < 1 or sides[longest] % part:
+        return None
+    stride = sides[longest] // part
+    fits = all(points == 1 or side % stride == 0 for points, side in zip(grid, sides, strict=True))
+    return stride if fits else None
 
 
-def _points_of_raw(store: Store) -> int | None:
-    """Points along a side in the raw files, if they stand beside the store as they were when it was converted."""
-    for source in store.card.provenance["sources"]:
+def _points_of_raw(store: Store) -> tuple[int, ...] | None:
+    """Points along each side in the raw files, if they stand beside the store as they were when it was converted."""
+    origin = store.card.provenance
+    for source in origin["sources"]:
         path = store.path.parent / source["name"]
         if not path.exists() or content_sha256(path) != source["sha256"]:
             return None
-    stride = int(store.card.provenance["stride"])
-    held = max(store.grid)
-    return held * stride if _is_periodic(store) else (held - 1) * stride + 1
+    stride = int(origin["stride"])
+    if "points" in origin:
+        return tuple(origin["points"])
+    pairs = zip(store.grid, _is_periodic(store), strict=True)
+    return tuple(1 if held == 1 else held * stride if wraps else (held - 1) * stride + 1 for held, wraps in pairs)
 
 
 def _settings(store: Store, stride: int) -> Problem:
@@ -74,12 +85,13 @@ def _settings(store: Store, stride: int) -> Problem:
     )
 
 
-def _not_there(store: Store, resolution: int, held: int, raw: int | None) -> str:
+def _not_there(store: Store, resolution: int, raw: tuple[int, ...] | None) -> str:
     names = " and ".join(source["name"] for source in store.card.provenance["sources"])
-    sizes = {points for points in (held, raw) if points is not None}
-    possible = sorted({r for points in sizes for r in range(3, points + 1) if _stride(points, r, store)})
-    source = f"{names} beside it has {raw}" if raw else f"its raw file {names} is not beside it"
+    grids = [grid for grid in (store.grid, raw) if grid is not None]
+    possible = sorted({r for grid in grids for r in range(3, max(grid) + 1) if _stride(store, grid, r) is not None})
+    source = f"{names} beside it has {max(raw)}" if raw else f"its raw file {names} is not beside it"
     return (
-        f"{store.path}: holds {held} points a side and {source}, which gives {', '.join(map(str, possible))} but not "
-        f"{resolution}; choose one of these, or convert data of that resolution and name it with --store"
+        f"{store.path}: holds {max(store.grid)} points a side and {source}, which gives "
+        f"{', '.join(map(str, possible))} but not {resolution}; choose one of these, or convert data of that one "
+        "and name it with --store"
     )

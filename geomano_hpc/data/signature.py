@@ -100,10 +100,8 @@ class Signature:
             card.kind,
             tuple(field.name for field in fields),
             tuple(field.name for field in card.targets),
-            Normaliser.of(given[:1] if len({(one.mean, one.std) for one in given}) == 1 else given),
-            Normaliser.of(
-                card.targets[:1] if len({(one.mean, one.std) for one in card.targets}) == 1 else card.targets
-            ),
+            Normaliser.of(given),
+            Normaliser.of(card.targets),
             tuple(field.name for field in context),
             frames_in,
             frames_out,

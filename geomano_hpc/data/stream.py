@@ -23,14 +23,13 @@ class Readers:
 
     pool: ThreadPoolExecutor
     prefetch: int  # batches that are read ahead of the one in use
-    pinned: bool  # page-locked memory, from which a GPU copies while it computes
     process: int
 
     @staticmethod
     def start(threads: int | None, prefetch: int) -> "Readers":
         threads = threads or min(4, len(os.sched_getaffinity(0)))
         pool = ThreadPoolExecutor(threads, thread_name_prefix="geomano-read")
-        return Readers(pool, prefetch, torch.cuda.is_available(), os.getpid())
+        return Readers(pool, prefetch, os.getpid())
 
 
 class InFlight(Protocol):
@@ -76,13 +75,13 @@ class StreamedField:
     def __getitem__(self, samples: torch.Tensor) -> torch.Tensor:
         return self.start(samples).wait()
 
-    def start(self, samples: torch.Tensor) -> InFlight:
+    def start(self, samples: torch.Tensor, pinned: bool = False) -> InFlight:
         if os.getpid() != self._readers.process:
             raise DataError(
                 f"{self._reader.array.store.path}: was opened for streaming in process {self._readers.process}, which "
                 "forked; the threads that read are not here: start processes with spawn, and open the store in each"
             )
-        out_BHWC = torch.empty((len(samples), *self.shape[1:]), pin_memory=self._readers.pinned)
+        out_BHWC = torch.empty((len(samples), *self.shape[1:]), pin_memory=pinned)
         rows = out_BHWC.numpy()
         reads = []
         for row, sample in enumerate(samples.tolist()):
@@ -100,8 +99,8 @@ class DirectRows:
         self._reader, self._rows = reader, rows
         self.shape = (len(rows), *reader.array.shape[1:])
 
-    def start(self, samples: torch.Tensor) -> InFlight:
-        out_BHWC = torch.empty((len(samples), *self.shape[1:]))
+    def start(self, samples: torch.Tensor, pinned: bool = False) -> InFlight:
+        out_BHWC = torch.empty((len(samples), *self.shape[1:]), pin_memory=pinned)
         rows = out_BHWC.numpy()
         for row, sample in enumerate(samples.tolist()):
             self._reader.read_into(int(self._rows[sample]), rows[row])

@@ -54,31 +54,29 @@ def data_facts(data: DataConfig) -> DataFacts:
 
 
 def _of_store(store: Store, data: DataConfig) -> DataFacts:
-    card: Any = store.card
-    sizes = getattr(card, "split_sizes", None) or {"train": card.train_samples, "test": card.test_samples}
+    card, sizes = store.card, store.card.splits
     origin = card.provenance
     sources = origin.get("sources", [])
     made = [source.get("generation") for source in sources]
-    grid = getattr(store, "grid", None) or store.array("input").shape[1:-1]
     splits = origin.get("settings", {}).get("splits", {})
-    windows, frames = getattr(card, "windows", None), origin.get("frames", {})
+    windows, frames = card.windows, origin.get("frames", {})
     given, predicted = (
         (frames.get("input"), frames.get("target")) if windows is None else (windows.frames_in, windows.frames_out)
     )
     return DataFacts(
         card.problem,
-        getattr(card, "protocol", card.problem),
+        card.protocol,
         at_hand=True,
-        grid=tuple(grid),
+        grid=store.grid,
         train_samples=_used(sizes["train"], data.train_samples),
-        validation_samples=_used(sizes.get("validation", 0), getattr(data, "validation_samples", None)),
+        validation_samples=_used(sizes.get("validation", 0), data.validation_samples),
         test_samples=_used(sizes["test"], data.test_samples),
         generated=any(made) if sources else None,
         files=tuple(source["name"] for source in sources) or None,
         viscosity=_viscosity(sources),
         stride=origin.get("stride"),
         frames=(given, predicted) if given and predicted and card.kind == "rollout" else None,
-        normalised=getattr(card, "normalised", None),
+        normalised=card.normalised,
         drawn=splits.get("seed") is not None or any(isinstance(splits.get(name), str) for name in sizes),
     )
 

@@ -13,7 +13,6 @@ import torch
 from geomano_hpc.config import Recipe
 from geomano_hpc.data import Batch, GlobalBatch
 from geomano_hpc.errors import GeomanoError, InterruptedRunError, PreemptedError
-from geomano_hpc.models import build_model
 from geomano_hpc.training.at_rest import at_rest
 from geomano_hpc.training.callbacks import Callback, Callbacks, Progress, check_callbacks
 from geomano_hpc.training.distributed.together import ranks_together
@@ -24,7 +23,7 @@ from geomano_hpc.training.records.checkpoint import Checkpoint, Position, load_n
 from geomano_hpc.training.records.journal import Journal
 from geomano_hpc.training.records.metrics import EpochSums, line_of
 from geomano_hpc.training.records.run_folder import RunFolder
-from geomano_hpc.training.records.weights import load_alone, load_weights, save_weights
+from geomano_hpc.training.records.weights import load_alone, save_weights
 from geomano_hpc.training.result import result_of
 from geomano_hpc.training.setup import Setup, set_up
 from geomano_hpc.training.signals import StopRequest, stop_requests
@@ -54,7 +53,7 @@ def train(recipe: Recipe, folder: RunFolder, callbacks: Sequence[Callback] = ())
             setup = set_up(recipe, ranks)
             if ranks.is_main:
                 record_start(setup, folder)
-            done = load_newest(folder.checkpoints, setup.engine)
+            done = load_newest(folder.checkpoints, setup.engine, folder.best_weights_file)
             return Training(setup, folder, watch, stop, done, callbacks).run()
 
 
@@ -98,10 +97,10 @@ class Training:
             while self.position.epoch < self.config.epochs:
                 self._epoch(batches)
             self._fail_if_a_callback_did()  # in the last epoch, after the last step that the ranks agreed on
+            self.watch.unhurried()
+            weights = self.engine.weights()
             tested = self._test_of_best() if self.setup.chooses_best else None
             self.journal.finished()
-        self.watch.unhurried()
-        weights = self.engine.weights()
         return self._finish(weights, tested) if self.ranks.is_main else {}
 
     def _epoch(self, batches: Iterator[tuple[GlobalBatch, Iterator[Batch]]]) -> None:
@@ -152,7 +151,7 @@ class Training:
         advice = "look at these samples, or start a new run with a lower training.lr or with training.skip_nonfinite"
         split, samples = self.setup.task.split, taken.batch.samples
         zero = at_rest(split.signature, split.batch(samples).target_BHWC, samples.tolist())
-        if zero:
+        if zero and self.recipe.loss.name.startswith("relative"):
             advice = f"{zero}, which has no relative error: leave these out of the data, or train with loss.name=mse"
         fail_everywhere(GeomanoError(f"{self.folder.path}: {what} {where}; {kept}; {advice}"), self.ranks)
 
@@ -196,14 +195,12 @@ class Training:
         choose none, since no error was a number."""
         if self.done.best is None:
             logger.warning("no evaluation on the validation split gave a number: the last weights are tested")
-            with evaluating(self.engine.model):
-                return self._judged(self.engine.evaluation_network, self.setup.test_task)
-        file, split = self.folder.best_weights_file, self.setup.task.split
-        model = build_model(self.recipe.model, split.in_channels, split.out_channels, split.plane)
-        load_weights(load_alone(file), model, file)
-        model = model.to(self.engine.device).eval()
-        self._show_samples(model, self.setup.test_task)
-        return self._judged(model, self.setup.test_task)
+        else:
+            self.engine.replace_weights(load_alone(self.folder.best_weights_file).weights)
+        with evaluating(self.engine.model):
+            if self.done.best is not None:
+                self._show_samples(self.engine.evaluation_network, self.setup.test_task)
+            return self._judged(self.engine.evaluation_network, self.setup.test_task)
 
     def _pause(self) -> None:
         """Between two batches of an evaluation, which may take longer than the notice that a preemption gives."""
@@ -250,7 +247,8 @@ class Training:
             return
         self.journal.flush()  # a checkpoint must not outlive the curves that lead to it
         checkpoint = replace(self.done, sums=asdict(self.sums))
-        saved = save_checkpoint(self.folder.checkpoints, self.engine, checkpoint, self.config.keep_checkpoints)
+        best = self.folder.best_weights_file if self.done.best is not None else None
+        saved = save_checkpoint(self.folder.checkpoints, self.engine, checkpoint, self.config.keep_checkpoints, best)
         self.saved_position, self.saved_at = self.position, time.monotonic()
         self._call_back("on_checkpoint", checkpoint=saved)
 

@@ -92,7 +92,9 @@ class Predictor:
         C = self.known.in_channels
         of_lines = self.alone.grid[0] == 1
         layout = (_layout_of_lines(shape, C) if of_lines else None) or _layout(shape, C)
-        if layout is None or 0 in shape:
+        if 0 in shape:
+            raise DataError(f"{source}: is empty: its shape is {shape}")
+        if layout is None:
             points = "W" if of_lines else "H, W"
             wanted = f"1 channel: ({points}), (samples, {points})" if C == 1 else f"{C} channels: ({points}, {C})"
             names = f": {self.channels_in_words()}" if C > 1 else ""
@@ -174,6 +176,8 @@ def predict_file(
     none either.
     """
     predictor = load_predictor(folder.recipe(), folder.weights(best), source=str(folder.path))
+    if out.resolve() == given.resolve():
+        raise ConfigError(f"{out}: is the input, which would be written over; name another file with --out")
     fields = _read(given)
     layout = predictor.layout(fields.shape, str(given))
     channels = predictor.channels(frames)
@@ -182,6 +186,9 @@ def predict_file(
         target = open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
         for part in [...] if layout.single else parts_of(len(fields), BATCH_SIZE):
             some = torch.from_numpy(np.array(fields[part], dtype=np.float32))
+            if not some.isfinite().all():
+                where = "" if layout.single else f" among samples {part.start} to {min(part.stop, len(fields)) - 1}"
+                raise DataError(f"{given}: holds NaN or Inf{where}")
             target[part] = layout.without(predictor.predict(layout.with_all_axes(some), frames).cpu()).numpy()
         target.flush()
     return shape

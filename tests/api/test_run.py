@@ -121,7 +121,7 @@ def test_weights_of_an_older_version_load_from_their_run_folder(darcy: gm.Run, t
         (np.zeros((2, 9, 9, 3)), r"has shape \(2, 9, 9, 3\); the model takes 1 channel: \(H, W\), \(samples, H, W\)"),
         (np.zeros((9, 9, 3)), r"has shape \(9, 9, 3\); the model takes 1 channel"),  # no nine samples of 9 x 3
         (torch.zeros(9), r"has shape \(9,\)"),
-        (np.zeros((0, 9, 9)), r"has shape \(0, 9, 9\)"),
+        (np.zeros((0, 9, 9)), r"its shape is \(0, 9, 9\)"),
         (np.array(["a"]), "takes an array of real numbers, found ndarray of <U1"),
         (torch.zeros(9, 9, dtype=torch.complex64), "the tensor is complex"),
         (

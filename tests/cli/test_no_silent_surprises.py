@@ -353,7 +353,7 @@ def test_option_that_stands_twice_is_an_error(where: str, geomano: Any, monkeypa
 
 
 LISTS = {
-    "data convert": {"input_", "target", "field", "constant", "units", "boundary", "spacing"}
+    "data convert": {"input_", "target", "field", "constant", "units", "boundary", "spacing", "axes"}
     | {"validation_file", "test_file"},
     "train": {"set_"},
     "launch": {"set_", "vary"},
@@ -384,7 +384,7 @@ def _lists() -> dict[str, list[Any]]:
         ((*PLANES, "--units", "p=Pa", "--units", "p=bar", "--out", "s"), "--units: p is given twice"),
         (
             (*PLANES, "--boundary", "wall", "--boundary", "open", "--out", "s"),
-            "that of all axes is given twice",
+            "that of all is given twice",
         ),
         ((*PLANES, "--boundary", "x=wall", "--boundary", "x=open", "--out", "s"), "--boundary: x is given twice"),
         ((*PLANES, "--spacing", "y=1", "--spacing", "y=2", "--out", "s"), "--spacing: y is given twice"),

@@ -1,5 +1,6 @@
 """NetCDF-4 files as xarray writes them: axes by the names of dimensions, numbers unpacked."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,56 @@ def test_dimension_of_another_name_claims_nothing(tmp_path: Path) -> None:
     content = xarray.Dataset({"u": (("member", "stuff", "lon"), random(N, T, W))})
     path = written(tmp_path / "odd.nc", content)
     assert open_variable(path, "u").axes is None
-    with pytest.raises(DataError, match="nothing says which axis is time; name the axes with --axes"):
+    with pytest.raises(
+        DataError, match="calls its dimensions member, stuff, lon, which does not say which axes they are"
+    ):
         rolled(path, ["u"])
+
+
+def test_staggered_points_in_one_file_are_not_taken_as_the_same(tmp_path: Path) -> None:
+    x = np.arange(5.0)
+    fields = {"u": (("run", "xu"), random(4, 5)), "p": (("run", "x"), random(4, 5))}
+    path = written(tmp_path / "st.nc", xarray.Dataset(fields, {"xu": x + 0.5, "x": x}))
+    with pytest.raises(DataError, match="'u': calls its dimensions run, xu"):
+        convert([path], own_problem("steady", "mine", ["u"], ["p"], [], SplitRule()), tmp_path / "s.zarr")
+
+
+@pytest.mark.parametrize("runs", [[3, 2, 1, 0], [0, 2, 1, 3]])
+def test_samples_of_two_files_are_paired_by_their_numbers(tmp_path: Path, runs: list[int]) -> None:
+    """Taken by place, every input would have the target of another run."""
+    for name, numbers in (("u", runs), ("p", [0, 1, 2, 3])):
+        field = {name: (("run", "y", "x"), random(4, 5, 6))}
+        written(tmp_path / f"{name}.nc", xarray.Dataset(field, {"run": numbers}))
+    settings = own_problem("steady", "mine", ["u"], [f"p={tmp_path}/p.nc"], [], SplitRule())
+    with pytest.raises(DataError, match="its samples are not numbered as those of"):
+        convert([tmp_path / "u.nc"], settings, tmp_path / "s.zarr")
+    convert([tmp_path / "u.nc"], replace(settings, axes="sample y x"), tmp_path / "s.zarr")
+
+
+def test_members_in_files_behind_each_other_are_joined(tmp_path: Path) -> None:
+    u = random(8, 5, 6)
+    for first in (0, 4):
+        field = dict.fromkeys(("u", "p"), (("member", "y", "x"), u[first:first + 4]))
+        written(tmp_path / f"{first}.nc", xarray.Dataset(field, {"member": np.arange(first, first + 4)}))
+    settings = own_problem("steady", "mine", ["u"], ["p"], [], SplitRule())
+    convert([tmp_path / "0.nc", tmp_path / "4.nc"], settings, tmp_path / "s.zarr")
+    found = open_store(tmp_path / "s.zarr").read("input", slice(None))[..., 0]
+    assert np.array_equal(found, u.transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("what", ["u", "x"])
+def test_files_in_other_units_are_not_put_behind_each_other(tmp_path: Path, what: str) -> None:
+    for number, units in enumerate(("m", "cm")):
+        content = xarray.Dataset(
+            {"u": (("n", "x"), random(4, 5)), "p": (("n", "x"), random(4, 5))}, {"x": np.arange(5)}
+        )
+        content[what].attrs["units"] = units
+        written(tmp_path / f"{number}.nc", content)
+    settings = own_problem("steady", "mine", ["u"], ["p"], [], SplitRule())
+    with pytest.raises(
+        DataError, match=r"is in cm, and in m in the first file|0 and on by 1 cm, those of .* 0 and on by 1 m"
+    ):
+        convert([tmp_path / "0.nc", tmp_path / "1.nc"], settings, tmp_path / "s.zarr")
 
 
 def test_dimensions_without_points_have_axes_and_no_spacing(tmp_path: Path) -> None:

@@ -76,6 +76,12 @@ class DeepSpeedEngine(Engine):
         gathered = {name: self._safe.safe_get_full_fp32_param(p) for name, p in self._parameters().items()}
         return {name: tensor.detach().cpu().clone() for name, tensor in {**gathered, **buffers}.items()}
 
+    def replace_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        if self._zero:
+            self._load_weights(weights, self._engine.optimizer)
+        else:
+            self.model.load_state_dict(weights)
+
     def state(self) -> EngineState:
         if not self._zero:
             scale = self._loss_scaler.state_dict() if self._loss_scaler is not None else {}

@@ -88,6 +88,10 @@ class Engine(ABC):
         """The whole weights on the CPU, on rank 0 at least."""
 
     @abstractmethod
+    def replace_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        """Put whole weights into the model, to judge them: the training is over, its optimiser is left as it is."""
+
+    @abstractmethod
     def state(self) -> EngineState: ...
 
     @abstractmethod

@@ -61,6 +61,9 @@ class TorchEngine(Engine):
     def weights(self) -> dict[str, torch.Tensor]:
         return whole_weights(self.model)
 
+    def replace_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        self.model.load_state_dict(weights)
+
     def state(self) -> EngineState:
         scale: dict[str, Any] = self._scaler.state_dict()
         return whole_state(self.model, self.optimizer, self.schedule, scale)

@@ -1,6 +1,7 @@
 """Checkpoints: everything that the next step depends on, written whole or not at all, read without pickled code.
 
 checkpoints/step_<n>-epoch_<m>/  model.safetensors  optimizer.safetensors  state.json  sha256.json
+                                 best.safetensors, where a validation split has chosen some
 
 The state is gathered and knows nothing of ranks, ZeRO stages or engines: any of them may go on from it.
 """
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
-from geomano_hpc.atomic import new_folder, remove, sha256, write_json
+from geomano_hpc.atomic import new_folder, remove, replacing, same_file, sha256, write_json
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.distributed.world import tell_all, wait_for_all
@@ -24,6 +25,7 @@ from geomano_hpc.training.engines.engine import Engine, EngineState
 logger = logging.getLogger(__name__)
 
 WEIGHTS, OPTIMIZER, STATE, CHECKSUMS = "model.safetensors", "optimizer.safetensors", "state.json", "sha256.json"
+BEST = "best.safetensors"
 _HASHED = (WEIGHTS, OPTIMIZER, STATE)
 _RNG = "rng."  # beside the moments of the optimiser
 
@@ -44,8 +46,9 @@ class Checkpoint:
     best: float | None = None  # the smallest error on the validation split so far
 
 
-def save_checkpoint(folder: Path, engine: Engine, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write a checkpoint and remove all but the newest `keep`. Every rank calls it; rank 0 writes."""
+def save_checkpoint(folder: Path, engine: Engine, checkpoint: Checkpoint, keep: int, best: Path | None) -> Path:
+    """Write a checkpoint and remove all but the newest `keep`. Every rank calls it; rank 0 writes. `best` is the file
+    of the weights that were chosen so far: epochs that are lost after the checkpoint must not leave theirs behind."""
     # Both numbers: the last step of an epoch may be saved before the epoch's evaluation, and again after it.
     path = folder / f"step_{checkpoint.position.step:09d}-epoch_{checkpoint.position.epoch:06d}"
     state = engine.state()
@@ -56,15 +59,19 @@ def save_checkpoint(folder: Path, engine: Engine, checkpoint: Checkpoint, keep: 
             (temporary / WEIGHTS).write_bytes(save(state.weights))
             (temporary / OPTIMIZER).write_bytes(save({**state.moments, **_random_states()}))
             write_json(temporary / STATE, {**asdict(checkpoint), "engine": state.record})
-            write_json(temporary / CHECKSUMS, {name: sha256(temporary / name) for name in _HASHED})
+            if best is not None:
+                same_file(best, temporary / BEST)
+            names = (*_HASHED, *([BEST] if best is not None else []))
+            write_json(temporary / CHECKSUMS, {name: sha256(temporary / name) for name in names})
         for old in _checkpoints(folder)[keep:]:
             shutil.rmtree(old)
     wait_for_all(engine.ranks)
     return path
 
 
-def load_newest(folder: Path, engine: Engine) -> Checkpoint:
-    """Continue from the newest good checkpoint, the same on every rank; from the start where there is none."""
+def load_newest(folder: Path, engine: Engine, best: Path) -> Checkpoint:
+    """Continue from the newest good checkpoint, the same on every rank; from the start where there is none. The chosen
+    weights (`best`) are those of the checkpoint again, too."""
     path = tell_all(_found(folder, engine.ranks), engine.ranks)
     if isinstance(path, GeomanoError):
         raise path
@@ -75,6 +82,9 @@ def load_newest(folder: Path, engine: Engine) -> Checkpoint:
     moments = {name: tensor for name, tensor in optimizer.items() if not name.startswith(_RNG)}
     engine.load(EngineState(weights, moments, content["engine"]))
     _set_random_states(optimizer)
+    if engine.ranks.is_main and (path / BEST).is_file():
+        with replacing(best) as temporary:
+            same_file(path / BEST, temporary)
     position = Position(**content["position"])
     logger.info("resumed from %s: epoch %d, step %d", path, position.epoch + 1, position.step)
     return Checkpoint(position, content["sums"], content["skipped"], content["best"])
@@ -98,7 +108,7 @@ def _newest_good(folder: Path) -> Path | None:
     for path in candidates:
         try:
             checksums = json.loads((path / CHECKSUMS).read_text(encoding="utf-8"))
-            damaged = [name for name in _HASHED if sha256(path / name) != checksums[name]]
+            damaged = [name for name in {*_HASHED, *checksums} if sha256(path / name) != checksums[name]]
         except (OSError, ValueError, KeyError) as error:
             damaged = [str(error)]
         if not damaged:

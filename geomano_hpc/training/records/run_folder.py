@@ -84,6 +84,9 @@ class RunFolder:
         is of."""
         if best is None:
             best = (self.result() or {}).get("weights") == "best"
+        result = self.result()
+        if best and result is not None and "validation_rel_l2" not in result and self.best_weights_file.is_file():
+            raise GeomanoError(f"{self.path}: its best weights were chosen on the test split, by an earlier version")
         file = self.best_weights_file if best else self.weights_file
         if not file.is_file():
             if best and self.weights_file.is_file():
