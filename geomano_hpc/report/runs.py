@@ -186,6 +186,8 @@ def variants_of(runs: Sequence[Run]) -> list[Variant]:
         values = run.point or {key: contents[first][key] for key in varied if key in contents[first]}
         label = ", ".join(f"{key.rpartition('.')[2]} {word_of(value)}" for key, value in values.items())
         label = label or run.recipe.name
+        if "data.store" in varied and "data.store" not in values:
+            label = f"{label}, {run.recipe.data.store.stem}"
         label = f"{run.study}: {label}" if len(studies) > 1 else label
         labels[label] = labels.get(label, 0) + 1
         if labels[label] > 1:

@@ -33,7 +33,9 @@ def variants_table(study: str, variants: Sequence[Variant]) -> Table:
         )
     columns = ["variant", "rel-L2", *fields, "paper", "n", "without result", "parameters", "s/epoch"]
     notes = error_notes(variants) + protocol_notes(variants)
-    return Table("variants", f"{study}: all variants", columns, rows, notes).with_best(range(1, 2 + len(fields)))
+    table = Table("variants", f"{study}: all variants", columns, rows, notes)
+    data = {variant.recipe.data.store for variant in variants}  # errors on other data are no better and no worse
+    return table.with_best(range(1, 2 + len(fields))) if len(data) == 1 else table
 
 
 def _error_of_field(variant: Variant, name: str) -> Cell:
