@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from geomano_hpc.data_prep.sources import Constant, Source, parse_constant, parse_source
-from geomano_hpc.data_prep.splits import SplitRule
+from geomano_hpc.data_prep.conversion.sources import Constant, Source, parse_constant, parse_source
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 from geomano_hpc.data_prep.store_card import BOUNDARIES
 from geomano_hpc.errors import ConfigError
 

@@ -19,7 +19,7 @@ from numcodecs.zstd import Zstd
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
 from geomano_hpc.atomic import replacing
-from geomano_hpc.data_prep.axes import SPACE
+from geomano_hpc.data_prep.conversion.axes import SPACE
 from geomano_hpc.data_prep.store import FRAMES
 
 SHARD_BYTES = 32 << 20  # of float32, before compression

@@ -11,10 +11,10 @@ import torch
 from xdist.scheduler import LoadScopeScheduling
 
 from geomano_hpc.config import Recipe, load_recipe
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 from geomano_hpc.data_prep.generate import Generation, generate
 from geomano_hpc.data_prep.problems import own_problem, problem
-from geomano_hpc.data_prep.splits import SplitRule
 
 # A suite in the background is told to ignore Ctrl-C and would pass that on to what the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,7 +10,7 @@ import typer
 from geomano_hpc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from geomano_hpc.data_prep.convert import Converted
+    from geomano_hpc.data_prep.conversion.convert import Converted
     from geomano_hpc.data_prep.problems import Problem
 
 
@@ -32,8 +32,8 @@ class Words:
 
 def asked_for(words: Words, sources: list[Path]) -> tuple["Problem", list[Path], list[str]]:
     """The problem, its raw files, and the split of each file where files are split."""
+    from geomano_hpc.data_prep.conversion.splits import SplitRule, parse_size
     from geomano_hpc.data_prep.problems import ALL_AXES, BENCHMARK, own_problem
-    from geomano_hpc.data_prep.splits import SplitRule, parse_size
 
     sizes = {name: parse_size(text, f"--{name}") for name, text in words.splits.items()}
     files, roles = list(sources), []

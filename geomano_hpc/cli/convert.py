@@ -110,7 +110,7 @@ def convert(
       geomano data convert ns.mat --problem navier_stokes --out data/ns.zarr --cluster slurm --ranks 16 --profile cpu
     """
     from geomano_hpc.cli.conversion import Words, asked_for, tell
-    from geomano_hpc.data_prep.convert import convert as write
+    from geomano_hpc.data_prep.conversion.convert import convert as write
     from geomano_hpc.data_prep.ranks import abort_all, communicator
 
     words = Words(

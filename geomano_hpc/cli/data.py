@@ -96,7 +96,7 @@ def inspect(
       geomano data inspect wake.nc
       geomano data inspect 2D_CFD_Rand_M0.1.hdf5 --json
     """
-    from geomano_hpc.data_prep.inspect import inspect as look
+    from geomano_hpc.data_prep.inspection.inspect import inspect as look
 
     found = look(file)
     if json_:

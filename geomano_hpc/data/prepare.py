@@ -6,7 +6,7 @@ from pathlib import Path
 
 from geomano_hpc.config import DataConfig
 from geomano_hpc.config.tree import GenerateConfig
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.generate import Generation, generate
 from geomano_hpc.data_prep.problems import Problem, problem
 from geomano_hpc.data_prep.store import open_store

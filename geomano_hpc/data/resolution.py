@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from geomano_hpc.data_prep.convert import content_sha256, read_fields
+from geomano_hpc.data_prep.conversion.convert import content_sha256, read_fields
 from geomano_hpc.data_prep.problems import Problem, problem
 from geomano_hpc.data_prep.store import Store
 from geomano_hpc.errors import DataError

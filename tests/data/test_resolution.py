@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from geomano_hpc.data import Batch, Split, load_split
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 from geomano_hpc.data_prep.problems import ALL_AXES, own_problem, problem
-from geomano_hpc.data_prep.splits import SplitRule
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import ConfigError, DataError
 

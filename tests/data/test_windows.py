@@ -12,9 +12,9 @@ import torch
 from geomano_hpc.config import DataConfig
 from geomano_hpc.data import Split, load_splits
 from geomano_hpc.data.fields import compose
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 from geomano_hpc.data_prep.problems import own_problem
-from geomano_hpc.data_prep.splits import SplitRule
 from geomano_hpc.data_prep.store import FRAMES, Store, open_store
 from geomano_hpc.data_prep.store_card import Axis, Field, StoreCard, Windows
 

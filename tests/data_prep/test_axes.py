@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from geomano_hpc.data_prep.convert import convert, read_fields
+from geomano_hpc.data_prep.conversion.convert import convert, read_fields
 from geomano_hpc.data_prep.problems import Problem, problem
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import ConfigError, DataError

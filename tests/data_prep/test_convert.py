@@ -8,13 +8,13 @@ import zarr
 from scipy.io import savemat
 
 from geomano_hpc.cli.app import main
-from geomano_hpc.data_prep import convert as convert_module
 from geomano_hpc.data_prep import shards as shards_module
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion import convert as convert_module
+from geomano_hpc.data_prep.conversion.convert import convert
+from geomano_hpc.data_prep.conversion.statistics import combine, moments
+from geomano_hpc.data_prep.conversion.unfinished import Unfinished
 from geomano_hpc.data_prep.problems import problem
-from geomano_hpc.data_prep.statistics import combine, moments
 from geomano_hpc.data_prep.store import open_store, read_manifest
-from geomano_hpc.data_prep.unfinished import Unfinished
 from geomano_hpc.data_prep.verify import verify
 from geomano_hpc.errors import DataError
 from tests.support.raw_files import read_field

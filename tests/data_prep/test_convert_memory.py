@@ -18,9 +18,9 @@ PROGRAM = f"""
 import resource, sys
 from pathlib import Path
 import numpy as np
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.problems import own_problem, problem
-from geomano_hpc.data_prep.splits import SplitRule
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 import zarr.core.sync, zarr.storage
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 held = int(status["VmData"].split()[0]) * 1024

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from scipy.io import savemat
 
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.ranks import SingleProcess, communicator
 from geomano_hpc.data_prep.verify import verify
@@ -53,7 +53,7 @@ PROGRAM = f"""
 import sys
 from pathlib import Path
 {FEW_IN_A_SHARD}
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.ranks import communicator
 settings = problem("darcy", train_samples=10, test_samples=4, stride=2)
@@ -98,7 +98,7 @@ KILLER = f"""
 import os, shutil, signal, sys
 from pathlib import Path
 {FEW_IN_A_SHARD}
-import geomano_hpc.data_prep.convert as module
+import geomano_hpc.data_prep.conversion.convert as module
 from geomano_hpc.data_prep.problems import problem
 
 settings = problem("darcy", train_samples=10, test_samples=4, stride=2)
@@ -214,9 +214,9 @@ def test_killed_at_any_point_it_goes_on_and_ends_in_the_same_bytes(raw: Path, ex
 
 @pytest.mark.slow
 def test_spill_that_a_lost_machine_tore_is_made_again(raw: Path, expected: Path, tmp_path: Path) -> None:
-    program = "import os, signal\nfrom geomano_hpc.data_prep import convert\n" + PROGRAM.replace(
+    program = "import os, signal\nfrom geomano_hpc.data_prep.conversion import convert\n" + PROGRAM.replace(
         "convert([", "convert._write_shards = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\nconvert.convert(["
-    ).replace("from geomano_hpc.data_prep.convert import convert\n", "")
+    ).replace("from geomano_hpc.data_prep.conversion.convert import convert\n", "")
     out = tmp_path / "store.zarr"
     subprocess.run([sys.executable, "-c", program, str(raw), str(out)], capture_output=True, check=False)
     (torn, _) = sorted(tmp_path.glob(".store.zarr.unfinished/spill/*.f32"))

@@ -14,9 +14,9 @@ import pytest
 from scipy.io import savemat
 
 from geomano_hpc.cli.app import main
-from geomano_hpc.data_prep.field_groups import frames_in_and_out
-from geomano_hpc.data_prep.guesses import guessed_axes
-from geomano_hpc.data_prep.inspect import Inspected, inspect
+from geomano_hpc.data_prep.inspection.field_groups import frames_in_and_out
+from geomano_hpc.data_prep.inspection.guesses import guessed_axes
+from geomano_hpc.data_prep.inspection.inspect import Inspected, inspect
 from geomano_hpc.data_prep.store import Store, open_store
 from geomano_hpc.errors import DataError
 from tests.data_prep.test_reader_netcdf import dataset as netcdf
@@ -266,7 +266,7 @@ def test_guesses_have_an_axis_for_each_size() -> None:
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from geomano_hpc.data_prep.inspect import inspect
+from geomano_hpc.data_prep.inspection.inspect import inspect
 begin = time.perf_counter()
 found = inspect(Path(sys.argv[1]))
 found.to_json(), found.lines()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from geomano_hpc.data import Signature, load_split
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 from geomano_hpc.data_prep.problems import Problem, own_problem, problem
-from geomano_hpc.data_prep.splits import SplitRule
 from geomano_hpc.data_prep.store import Store, open_store
 from geomano_hpc.data_prep.verify import verify
 from geomano_hpc.errors import ConfigError, DataError

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import xarray
 
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 from geomano_hpc.data_prep.problems import own_problem
 from geomano_hpc.data_prep.readers import open_variable, variable_names
-from geomano_hpc.data_prep.splits import SplitRule
 from geomano_hpc.data_prep.store import Store, open_store
 from geomano_hpc.errors import DataError
 from tests.support.raw_files import read_field
@@ -146,7 +146,7 @@ def test_samples_of_two_files_are_paired_by_their_numbers(tmp_path: Path, runs: 
 def test_members_in_files_behind_each_other_are_joined(tmp_path: Path) -> None:
     u = random(8, 5, 6)
     for first in (0, 4):
-        field = dict.fromkeys(("u", "p"), (("member", "y", "x"), u[first:first + 4]))
+        field = dict.fromkeys(("u", "p"), (("member", "y", "x"), u[first : first + 4]))
         written(tmp_path / f"{first}.nc", xarray.Dataset(field, {"member": np.arange(first, first + 4)}))
     settings = own_problem("steady", "mine", ["u"], ["p"], [], SplitRule())
     convert([tmp_path / "0.nc", tmp_path / "4.nc"], settings, tmp_path / "s.zarr")

@@ -10,10 +10,10 @@ import pytest
 import xarray
 import zarr
 
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 from geomano_hpc.data_prep.problems import own_problem
 from geomano_hpc.data_prep.readers import file_attributes, format_name, open_variable, variable_names
-from geomano_hpc.data_prep.splits import SplitRule
 from geomano_hpc.data_prep.store import Store, open_store
 from geomano_hpc.errors import DataError
 from tests.support.raw_files import read_field

@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
+from geomano_hpc.data_prep.conversion.splits import SplitRule, parse_size
 from geomano_hpc.data_prep.problems import own_problem
-from geomano_hpc.data_prep.splits import SplitRule, parse_size
 from geomano_hpc.data_prep.store import Store, open_store
 from geomano_hpc.errors import ConfigError, DataError, GeomanoError
 
@@ -251,10 +251,10 @@ import sys
 from pathlib import Path
 from geomano_hpc.data_prep import shards
 shards.SHARD_BYTES = 3 * 3 * 4 * 4
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.problems import own_problem
 from geomano_hpc.data_prep.ranks import communicator
-from geomano_hpc.data_prep.splits import SplitRule
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 fields = (["k"], ["u", "v"], ["nu=@nu"])
 frames = {"axes": "sample x y,sample t x y", "frames_in": 1, "frames_out": 2}
 settings = own_problem("rollout", "mine", *fields, SplitRule(6, 2, 2, seed=5), **frames)

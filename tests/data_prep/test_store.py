@@ -17,7 +17,7 @@ from numcodecs.zstd import Zstd
 from geomano_hpc.atomic import sha256
 from geomano_hpc.data import load_split
 from geomano_hpc.data_prep.card import describe
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.shards import MOST_SHARDS, create_arrays, shards_of, write_shard
 from geomano_hpc.data_prep.sheet import draw

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.data_prep.verify import verify

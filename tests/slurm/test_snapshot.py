@@ -7,7 +7,7 @@ import pytest
 from geomano_hpc.slurm import snapshot_code, snapshot_path
 from geomano_hpc.training.records.revision import git_revision
 
-EVERY_PART = "import geomano_hpc.launch.job, geomano_hpc.kernels, geomano_hpc.data_prep.convert, geomano_hpc.slurm"
+EVERY_PART = "import geomano_hpc.launch.job, geomano_hpc.kernels, geomano_hpc.data_prep.conversion, geomano_hpc.slurm"
 WHERE = "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('geomano_hpc')), sep='\\n')"
 REVISION = "from geomano_hpc.training.records.revision import git_revision; print(git_revision())"
 

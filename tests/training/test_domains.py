@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from geomano_hpc.config import Recipe
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.training.evaluate import load_trained
 from geomano_hpc.training.loop import train

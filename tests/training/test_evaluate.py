@@ -6,7 +6,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from geomano_hpc.config import Recipe
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.generate import Generation, generate
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.errors import ConfigError, GeomanoError

@@ -12,9 +12,9 @@ import geomano_hpc as gm
 from geomano_hpc.cli.app import main
 from geomano_hpc.config import load_recipe
 from geomano_hpc.data import Normaliser, Signature, Split
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 from geomano_hpc.data_prep.problems import own_problem
-from geomano_hpc.data_prep.splits import SplitRule
 from geomano_hpc.data_prep.store import open_store
 from geomano_hpc.errors import ConfigError, DataError, GeomanoError
 from geomano_hpc.training.evaluate import load_trained

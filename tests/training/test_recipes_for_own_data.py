@@ -9,9 +9,9 @@ import torch
 
 import geomano_hpc as gm
 from geomano_hpc.config import Recipe, load_recipe
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 from geomano_hpc.data_prep.problems import own_problem
-from geomano_hpc.data_prep.splits import SplitRule
 from geomano_hpc.errors import ConfigError, DataError
 from geomano_hpc.training import loop
 from geomano_hpc.training.distributed.ranks import Ranks

@@ -14,9 +14,9 @@ from torch import nn
 from geomano_hpc.cli.app import main
 from geomano_hpc.config import LossConfig, Recipe, load_recipe
 from geomano_hpc.data import Normaliser, Signature, Split
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
+from geomano_hpc.data_prep.conversion.splits import SplitRule
 from geomano_hpc.data_prep.problems import own_problem
-from geomano_hpc.data_prep.splits import SplitRule
 from geomano_hpc.errors import GeomanoError
 from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.evaluate import evaluate

@@ -17,7 +17,7 @@ from scipy.io import loadmat, savemat
 from geomano_hpc.bench.child import ALONE, ONE_THREAD, mpi, run_in_child
 from geomano_hpc.bench.measurement import Measurement
 from geomano_hpc.bench.memory import peak_kib
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.ranks import communicator
 from geomano_hpc.data_prep.shards import shards_of

@@ -22,7 +22,7 @@ from geomano_hpc.config import DataConfig
 from geomano_hpc.data import DataWait, Split, load_splits
 from geomano_hpc.data.engines import ENGINES
 from geomano_hpc.data.stream import InFlight, StreamedField
-from geomano_hpc.data_prep.convert import convert
+from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.problems import problem
 from geomano_hpc.data_prep.store import Store, open_store
 from geomano_hpc.errors import GeomanoError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from geomano_hpc.data_prep.raw_field import RawField, Scattered
+from geomano_hpc.data_prep.conversion.raw_field import RawField, Scattered
 from geomano_hpc.data_prep.readers.variable import Variable
 from geomano_hpc.data_prep.store_card import Windows
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from geomano_hpc.data_prep.constant_hints import constant_words, hints
-from geomano_hpc.data_prep.described import Described
-from geomano_hpc.data_prep.field_groups import Group, frames_in_and_out, groups_of
+from geomano_hpc.data_prep.inspection.constant_hints import constant_words, hints
+from geomano_hpc.data_prep.inspection.described import Described
+from geomano_hpc.data_prep.inspection.field_groups import Group, frames_in_and_out, groups_of
 from geomano_hpc.data_prep.problems import BENCHMARK, BENCHMARK_SIZES
 
 _MOST_GROUPS, _MOST_FIELDS = 3, 24

@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from geomano_hpc.data_prep.described import Described, described_variables
+from geomano_hpc.data_prep.inspection.described import Described, described_variables
+from geomano_hpc.data_prep.inspection.suggestions import Suggestion, suggestions
 from geomano_hpc.data_prep.readers import file_attributes, format_name
 from geomano_hpc.data_prep.readers.variable import Coordinates
-from geomano_hpc.data_prep.suggestions import Suggestion, suggestions
 
 _WIDTH = 100
 _MOST_FILES = 50_000  # of a store, whose sizes are added up

@@ -10,13 +10,13 @@ import zarr
 from zarr.codecs import Crc32cCodec
 
 from geomano_hpc.atomic import flush, sha256, write_json
-from geomano_hpc.data_prep.open_fields import Opened
-from geomano_hpc.data_prep.raw_fields import RawFields
+from geomano_hpc.data_prep.conversion.open_fields import Opened
+from geomano_hpc.data_prep.conversion.raw_fields import RawFields
+from geomano_hpc.data_prep.conversion.statistics import combine, moments
+from geomano_hpc.data_prep.conversion.unfinished import Unfinished
 from geomano_hpc.data_prep.shards import create_arrays, shards_of
-from geomano_hpc.data_prep.statistics import combine, moments
 from geomano_hpc.data_prep.store import ARRAYS, CONSTANTS, FRAMES, MANIFEST, STATIC
 from geomano_hpc.data_prep.store_card import Field, StoreCard
-from geomano_hpc.data_prep.unfinished import Unfinished
 from geomano_hpc.errors import DataError
 
 logger = logging.getLogger(__name__)

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from geomano_hpc.data_prep.axes import SPACE, grid_axes
-from geomano_hpc.data_prep.found import Found
-from geomano_hpc.data_prep.lattice import axes_in_store, time_in_store
+from geomano_hpc.data_prep.conversion.axes import SPACE, grid_axes
+from geomano_hpc.data_prep.conversion.found import Found
+from geomano_hpc.data_prep.conversion.lattice import axes_in_store, time_in_store
+from geomano_hpc.data_prep.conversion.raw_constants import read_constants
+from geomano_hpc.data_prep.conversion.raw_field import Channel, RawField
+from geomano_hpc.data_prep.conversion.raw_fields import RawFields, StoredArray, with_scattered
+from geomano_hpc.data_prep.conversion.sources import Source
+from geomano_hpc.data_prep.conversion.splits import split_of_files
+from geomano_hpc.data_prep.conversion.usage import unused_variables, used_in_words, windows_of
 from geomano_hpc.data_prep.problems import Problem, with_names_found
-from geomano_hpc.data_prep.raw_constants import read_constants
-from geomano_hpc.data_prep.raw_field import Channel, RawField
-from geomano_hpc.data_prep.raw_fields import RawFields, StoredArray, with_scattered
 from geomano_hpc.data_prep.readers import has_no_names, open_variable, variable_names
-from geomano_hpc.data_prep.sources import Source
-from geomano_hpc.data_prep.splits import split_of_files
 from geomano_hpc.data_prep.store import ARRAYS, FRAMES, STATIC
 from geomano_hpc.data_prep.store_card import Axis
-from geomano_hpc.data_prep.usage import unused_variables, used_in_words, windows_of
 from geomano_hpc.errors import ConfigError, DataError
 
 

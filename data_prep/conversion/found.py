@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from geomano_hpc.data_prep.axes import axes_of, frames_of
+from geomano_hpc.data_prep.conversion.axes import axes_of, frames_of
+from geomano_hpc.data_prep.conversion.sources import Source
 from geomano_hpc.data_prep.problems import Problem
 from geomano_hpc.data_prep.readers.variable import Variable
-from geomano_hpc.data_prep.sources import Source
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from geomano_hpc.data_prep.axes import SPACE, grid_axes
-from geomano_hpc.data_prep.found import Found
+from geomano_hpc.data_prep.conversion.axes import SPACE, grid_axes
+from geomano_hpc.data_prep.conversion.found import Found
 from geomano_hpc.data_prep.problems import ALL_AXES, Problem
 from geomano_hpc.data_prep.readers.variable import Coordinates
 from geomano_hpc.data_prep.store_card import Axis

@@ -5,8 +5,8 @@ import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from geomano_hpc.data_prep.axes import SPACE
-from geomano_hpc.data_prep.described import Described
+from geomano_hpc.data_prep.conversion.axes import SPACE
+from geomano_hpc.data_prep.inspection.described import Described
 
 # Of input and target, as people call them.
 _PAIRS = (

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from geomano_hpc.data_prep.axes import grid_axes
-from geomano_hpc.data_prep.found import Found
+from geomano_hpc.data_prep.conversion.axes import grid_axes
+from geomano_hpc.data_prep.conversion.found import Found
 from geomano_hpc.data_prep.problems import Problem
 from geomano_hpc.data_prep.readers import variable_names
 from geomano_hpc.data_prep.store_card import Windows

@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from geomano_hpc.data_prep.described import Described
-from geomano_hpc.data_prep.field_groups import Group
+from geomano_hpc.data_prep.inspection.described import Described
+from geomano_hpc.data_prep.inspection.field_groups import Group
 from geomano_hpc.data_prep.readers.dimensions import axes_of_dimensions
 
 _NO_PHYSICS = re.compile(r"version|^n_|^num|count|seed|index|(^|_)id$|date|size|shape|dim|chunk|fill|valid_", re.I)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from geomano_hpc.data_prep.conversion.sources import Constant
 from geomano_hpc.data_prep.readers import open_variable
 from geomano_hpc.data_prep.readers.variable import whole
-from geomano_hpc.data_prep.sources import Constant
 from geomano_hpc.errors import DataError
 
 _MOST_VALUES = 1 << 24

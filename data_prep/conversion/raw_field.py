@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from geomano_hpc.data_prep.axes import SPACE, arranged
+from geomano_hpc.data_prep.conversion.axes import SPACE, arranged
+from geomano_hpc.data_prep.conversion.spill import Spilled, spill
 from geomano_hpc.data_prep.readers import reading
 from geomano_hpc.data_prep.readers.variable import Variable
-from geomano_hpc.data_prep.spill import Spilled, spill
 
 
 @dataclass(frozen=True)

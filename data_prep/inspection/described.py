@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from geomano_hpc.data_prep.guesses import guessed_axes
+from geomano_hpc.data_prep.inspection.guesses import guessed_axes
 from geomano_hpc.data_prep.readers import open_variable, variable_names
 from geomano_hpc.data_prep.readers.dimensions import axes_of_dimensions
 from geomano_hpc.data_prep.readers.variable import Coordinates

@@ -19,19 +19,19 @@ import numpy as np
 
 from geomano_hpc import __version__
 from geomano_hpc.atomic import sha256
-from geomano_hpc.data_prep.finish import finish
+from geomano_hpc.data_prep.conversion.finish import finish
+from geomano_hpc.data_prep.conversion.open_fields import Opened, open_fields
+from geomano_hpc.data_prep.conversion.raw_fields import Bad, RawFields
+from geomano_hpc.data_prep.conversion.sources import Source
+from geomano_hpc.data_prep.conversion.statistics import moments
+from geomano_hpc.data_prep.conversion.unfinished import Unfinished
 from geomano_hpc.data_prep.generate import provenance
-from geomano_hpc.data_prep.open_fields import Opened, open_fields
 from geomano_hpc.data_prep.problems import Problem
 from geomano_hpc.data_prep.ranks import Communicator, SingleProcess, together
-from geomano_hpc.data_prep.raw_fields import Bad, RawFields
 from geomano_hpc.data_prep.readers import reading
 from geomano_hpc.data_prep.readers.variable import BLOCK_BYTES
 from geomano_hpc.data_prep.shards import Shard, samples_per_shard, shards_of, write_shard
-from geomano_hpc.data_prep.sources import Source
-from geomano_hpc.data_prep.statistics import moments
 from geomano_hpc.data_prep.store import open_store
-from geomano_hpc.data_prep.unfinished import Unfinished
 from geomano_hpc.errors import DataError
 from geomano_hpc.progress import progress
 

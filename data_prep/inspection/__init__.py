@@ -1,0 +1,1 @@
+"""What is in a raw file, and the command that would convert it."""
