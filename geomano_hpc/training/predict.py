@@ -187,7 +187,7 @@ def predict_file(
         for part in [...] if layout.single else parts_of(len(fields), BATCH_SIZE):
             some = torch.from_numpy(np.array(fields[part], dtype=np.float32))
             if not some.isfinite().all():
-                where = "" if layout.single else f" among samples {part.start} to {min(part.stop, len(fields)) - 1}"
+                where = f" among samples {part.start} to {part.stop - 1}" if isinstance(part, slice) else ""
                 raise DataError(f"{given}: holds NaN or Inf{where}")
             target[part] = layout.without(predictor.predict(layout.with_all_axes(some), frames).cpu()).numpy()
         target.flush()
