@@ -238,7 +238,8 @@ class Training:
         if self.ranks.is_main:
             shown.write(self.folder.predictions_file)
         if self.config.figures_every:
-            self.journal.figures(shown, self.engine.weights(), self.position.step)
+            periodic = set(task.signature.boundary) == {"periodic"}
+            self.journal.figures(shown, self.engine.weights(), self.position.step, periodic)
 
     def _save(self) -> None:
         """Every rank calls it. What is saved already is not written again."""

@@ -50,15 +50,15 @@ class Journal:
             self._loggers.epoch(line)
             logger.info("epoch %d/%d %s", line["epoch"], self._recipe.training.epochs, _words(line))
 
-    def figures(self, shown: Predictions, weights: dict[str, torch.Tensor], step: int) -> None:
-        """Of some samples, and of the learned correction in the weights."""
+    def figures(self, shown: Predictions, weights: dict[str, torch.Tensor], step: int, periodic: bool) -> None:
+        """Of some samples, and of the learned correction in the weights. Spectra are of flows on a torus."""
         if self._loggers is None or not self._loggers.takes_figures:
             return
         from geomano_hpc.training.records import pictures
 
         drawn = {"fields": pictures.draw_fields(shown)}
         _, height, width, _ = shown.truth_BHWC.shape
-        if shown.kind == "rollout" and height == width:
+        if shown.kind == "rollout" and height == width and periodic:
             drawn["spectra"] = pictures.draw_spectra(shown)
         learned = {name: tensor.numpy() for name, tensor in weights.items() if name.endswith(pictures.CORRECTION)}
         corrections = pictures.draw_corrections(learned)

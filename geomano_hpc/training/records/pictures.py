@@ -3,6 +3,7 @@
 Axes: B batch, H x W grid, C channels (the fields F of each frame), K directions, E channels of the scan, N dstates.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,7 @@ def _rows_of(shown: Predictions) -> list[_Row]:
         for frame in frames:
             truth, predicted = (one[0, ..., frame * F + number] for one in (shown.truth_BHWC, shown.predicted_BHWC))
             label = f"frame {frame + 1}" if F == 1 else f"{name}, frame {frame + 1}"
+            label = f"{label}, rel-L2 {_relative_l2(truth, predicted):.3f}"
             rows.append(_Row(label, "last input frame", shown.input_BHWC[0, ..., last + number], truth, predicted))
     return rows
 
@@ -62,12 +64,17 @@ def _names(shown: Predictions) -> tuple[str, ...]:
 
 def _steady_row(shown: Predictions, names: tuple[str, ...], sample: int, number: int) -> _Row:
     truth, predicted = shown.truth_BHWC[sample, ..., number], shown.predicted_BHWC[sample, ..., number]
-    error = float(np.linalg.norm(predicted - truth) / np.linalg.norm(truth))
+    error = _relative_l2(truth, predicted)
     place = min(number, shown.input_BHWC.shape[-1] - 1)
     given = shown.inputs[place] if len(shown.inputs) > place else "input"
     label = f"sample {sample}" if len(names) == 1 else names[number]
     field = shown.input_BHWC[sample, ..., place]
     return _Row(f"{label}, rel-L2 {error:.3f}", f"input {given}", field, truth, predicted)
+
+
+def _relative_l2(truth: np.ndarray, predicted: np.ndarray) -> float:
+    size = float(np.linalg.norm(truth))
+    return float(np.linalg.norm(predicted - truth)) / size if size else math.inf
 
 
 def draw_fields(shown: Predictions) -> Figure:
