@@ -242,6 +242,33 @@ def test_best_weights_are_chosen_on_validation_and_tested_once(
     assert all(found[name].equal(weight) for name, weight in expected.items())
 
 
+def test_best_weights_of_an_epoch_that_was_lost_are_not_those_of_the_run(
+    recipe: Recipe, validated_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after an epoch that was the best so far, before the checkpoint that knows of it."""
+    folder = RunFolder(tmp_path / "run")
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"store": validated_store})})
+    recipe = changed(recipe, epochs=3)
+    stop_at(5, KeyboardInterrupt(), monkeypatch)  # the first step of the third epoch
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, folder)
+    monkeypatch.undo()
+    kept = folder.checkpoints / "step_000000004-epoch_000002" / "best.safetensors"
+    expected = kept.read_bytes()
+    folder.best_weights_file.unlink()
+    folder.best_weights_file.write_bytes(b"of an epoch that was lost")
+    original, judged = loop.Training._evaluate, []
+
+    def no_better(training: loop.Training) -> Evaluation:
+        judged.append(folder.best_weights_file.read_bytes())
+        return replace(original(training), rel_l2=math.inf)
+
+    monkeypatch.setattr(loop.Training, "_evaluate", no_better)
+    assert train(recipe, folder)["best_epoch"] == 2
+    assert judged == [expected]
+    assert folder.best_weights_file.read_bytes() == expected
+
+
 def test_error_that_is_not_a_number_is_never_the_best(
     recipe: Recipe, validated_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

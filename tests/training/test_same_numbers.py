@@ -86,6 +86,26 @@ def test_two_ranks_follow_the_curve_of_one_with_every_engine(
     assert json.loads(two["zero0"].environment_file.read_text())["starts"][0]["world_size"] == 2
 
 
+@pytest.mark.ranks
+@pytest.mark.slow(20)
+def test_chosen_weights_are_tested_alike_by_every_engine(
+    ranks: Farm, tiny_recipe: Recipe, validated_store: Path, tmp_path: Path
+) -> None:
+    """The best epoch is not the last one: its weights go into the engine's own model, which may be parted."""
+    content = changed(tiny_recipe, batch_size=3, epochs=8, lr=0.1, checkpoint_every=4).model_dump()
+    content["data"] |= {"store": validated_store, "train_samples": 3}
+    recipe = Recipe.model_validate(content)
+    one = train(changed(recipe, engine="torch"), RunFolder(tmp_path / "one"))
+    assert one["best_epoch"] < 8
+    for name in ("zero0", "zero1", "zero3", "torch"):
+        folder = ranks.train(changed(recipe, **ENGINES[name]), tmp_path / name)
+        found = folder.result()
+        assert found is not None
+        assert (found["weights"], found["best_epoch"]) == ("best", one["best_epoch"])
+        for key in ("rel_l2", "validation_rel_l2"):
+            assert found[key] == pytest.approx(one[key], rel=1e-4)
+
+
 @pytest.mark.parametrize("name", [name for name in ENGINES if name != "zero0"])
 @pytest.mark.slow
 def test_one_rank_follows_the_same_curve_with_every_engine(name: str, tiny_recipe: Recipe, tmp_path: Path) -> None:
