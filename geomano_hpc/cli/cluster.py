@@ -54,8 +54,11 @@ def _words(context: typer.Context) -> tuple[str, ...]:
         if name is None or source is None or source.name != "COMMANDLINE":
             continue
         value = context.params[name]
+        values = value if isinstance(value, list | tuple) else [value]
         if parameter.param_type_name == "argument":
-            words += [str(one) for one in (value if isinstance(value, list | tuple) else [value])]
+            words += [str(one) for one in values]
+        elif isinstance(value, bool):
+            words += [parameter.opts[0] if value else parameter.secondary_opts[0]]
         else:
-            words += [parameter.opts[0], str(value)]
+            words += [word for one in values for word in (parameter.opts[0], str(one))]
     return tuple(words)

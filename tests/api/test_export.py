@@ -91,12 +91,16 @@ def test_the_command_writes_beside_the_weights_and_says_what_is_needed(
 ) -> None:
     folder = Path(shutil.copytree(darcy.path, tmp_path / "run"))
     with pytest.raises(SystemExit) as ended:
-        main(["export", str(folder), "--best", "--batch", "2"])
+        main(["export", str(folder), "--batch", "2"])
     assert not ended.value.code
     assert capsys.readouterr().out.splitlines() == [
-        f"wrote {folder}/best.pt2: 2 x 9 x 9 x 1 -> 2 x 9 x 9 x 1 in physical units",
+        f"wrote {folder}/model.pt2: 2 x 9 x 9 x 1 -> 2 x 9 x 9 x 1 in physical units",
         "this model calls operators of geomano_hpc: `import geomano_hpc` before torch.export.load",
     ]
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(folder), "--best"])
+    assert "has no best weights: they are chosen on a validation split" in capsys.readouterr().err
+    assert ended.value.code == 1
     with pytest.raises(SystemExit) as ended:
         main(["export", str(folder), "--batch", "many"])
     assert ended.value.code == 2

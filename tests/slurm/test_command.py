@@ -60,12 +60,15 @@ def test_submitted_command_is_the_one_that_was_typed_without_the_options_of_the_
         return SubmittedCommand("12", tmp_path / "12_0_log.out", tmp_path / "12_0_log.err")
 
     monkeypatch.setattr("geomano_hpc.slurm.command.submit_ranks", submit_ranks)
-    typed = ["data", "convert", "one.mat", "two.mat", "--problem", "darcy", "--axes", "x y sample", "--out", "d/x.zarr"]
+    typed = ["data", "convert", "one.mat", "two.mat", "--problem", "rollout", "--axes", "x y t sample", "--field", "u"]
+    typed += ["--field", "v", "--frames-in", "2", "--frames-out", "3", "--no-normalise", "--out", "d/x.zarr"]
     with pytest.raises(SystemExit, match="0"):
         main([*typed, "--cluster", "slurm", "--ranks", "16", "--nodes", "2", "--profile", "cpu"])
     words, folder, profile, ranks, nodes = submitted[0]
     assert list(words) == ["data", "convert", *words[2:]]  # type: ignore[call-overload,index]
     assert sorted(words) == sorted(typed)  # type: ignore[call-overload]
+    said = list(words)  # type: ignore[call-overload]
+    assert [said[at + 1] for at, word in enumerate(said) if word == "--field"] == ["u", "v"]
     assert (folder, ranks, nodes) == (Path("d/jobs"), 16, 2)
     assert isinstance(profile, ClusterProfile)
     assert "submitted job 12: 16 ranks on 2 nodes, for d/x.zarr" in capsys.readouterr().out
