@@ -10,11 +10,13 @@ The lock and the marks of what is compiled stand in Triton's cache (TRITON_CACHE
 exactly those processes that share what is compiled, and go when it goes.
 """
 
+import ast
 import fcntl
 import hashlib
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -82,9 +84,27 @@ def prepare(launches: Iterable[Launch], workers: int | None = None) -> None:
         return
     device, set_device = driver.active.get_current_device(), driver.active.set_current_device
     # A thread starts on the first GPU, whatever the one that made it is on.
-    with ThreadPoolExecutor(workers, initializer=set_device, initargs=(device,)) as threads:
+    pool = ThreadPoolExecutor(workers, initializer=set_device, initargs=(device,))
+    with _one_parses_at_a_time(), pool as threads:
         for done in [threads.submit(_compile, launch) for launch in several]:
             done.result()
+
+
+@contextmanager
+def _one_parses_at_a_time() -> Iterator[None]:
+    """Python 3.11 counts how deep its syntax trees are for all threads together: of two that make one at the same time,
+    one may end with "SystemError: AST constructor recursion depth mismatch", and Triton then keeps a wrong hash."""
+    parse, alone = ast.parse, threading.Lock()
+
+    def parse_alone(*arguments: Any, **keywords: Any) -> Any:
+        with alone:
+            return parse(*arguments, **keywords)
+
+    ast.parse = parse_alone
+    try:
+        yield
+    finally:
+        ast.parse = parse
 
 
 def _compile(launch: Launch) -> None:

@@ -1,5 +1,6 @@
 """The first use of kernels by several processes of a machine, on a GPU that is not there (`fake_driver.py`)."""
 
+import ast
 import logging
 import multiprocessing
 import os
@@ -158,3 +159,28 @@ def test_an_error_of_the_compiler_is_raised(workers: int) -> None:
     wrong = Launch(small_kernels.scaled, (torch.zeros(4), 4, 2.0), {"BLOCK": 33, "num_warps": 1})
     with pytest.raises(Exception, match="power of 2"):
         prepare([*launches(), wrong], workers)
+
+
+class Parsing:
+    """A kernel whose compilation is nothing but reading a source."""
+
+    def warmup(self, **_: Any) -> None:
+        ast.parse("x = 1")
+
+
+def test_two_threads_never_parse_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 would refuse one of the sources now and then, and Triton keep a wrong hash of the kernel."""
+    inside: list[int] = []
+    most = 0
+
+    def slow(*_: Any, **__: Any) -> None:
+        nonlocal most
+        inside.append(1)
+        most = max(most, len(inside))
+        time.sleep(0.02)
+        inside.pop()
+
+    monkeypatch.setattr(ast, "parse", slow)
+    prepare([Launch(Parsing(), (), {})] * 6, workers=3)
+    assert most == 1
+    assert ast.parse is slow
