@@ -51,10 +51,8 @@ class Layout:
 
     def grid(self, shape: Sequence[int]) -> tuple[int, int]:
         """(H, W) of fields of this shape."""
-        height, width = (
-            (1, *shape[0 if self.single else 1 :])[:2] if self.line else shape[0 if self.single else 1 :][:2]
-        )
-        return height, width
+        sides = shape[0 if self.single else 1 :]
+        return (1, sides[0]) if self.line else (sides[0], sides[1])
 
     def shape_without(self, shape: Sequence[int], channels: int) -> tuple[int, ...]:
         """Of the prediction that goes back for fields of this shape."""
