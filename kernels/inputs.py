@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch.autograd import forward_ad
 
+from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.orders import ScanOrder
 
 
@@ -32,6 +33,17 @@ class ScanSettings(NamedTuple):
     orders: tuple[ScanOrder, ...]
     kind: str  # "1d" or "2d"
     correction: str  # "equation" or "state"
+    stretch: float = 1.0  # 2d: the decay's exponents along H over those along W, which A has; see `stretch_down`
+    periodic: tuple[bool, bool] = (False, False)  # 2d: along H, along W the states are closed on the ring
+
+    def stretch_down(self, order: ScanOrder) -> float:
+        """Of a turned grid: Abar of the column recursion has the exponent stretch_down * dt A, that of the row dt A."""
+        return 1.0 / self.stretch if order.column_major else self.stretch
+
+    def closed(self, order: ScanOrder) -> tuple[bool, bool]:
+        """Of a turned grid: whether its columns (h) and its rows (g) are rings."""
+        along_H, along_W = self.periodic
+        return (along_W, along_H) if order.column_major else (along_H, along_W)
 
 
 def state_dtype(activations: torch.dtype) -> torch.dtype:
@@ -75,6 +87,14 @@ def check(inputs: ScanInputs, settings: ScanSettings) -> None:
         raise ValueError(f"geo_scan: kind is {settings.kind!r}, expected '1d' or '2d'")
     if settings.correction not in ("equation", "state"):
         raise ValueError(f"geo_scan: correction is {settings.correction!r}, expected 'equation' or 'state'")
+
+
+def without_geometry(settings: ScanSettings, backend: str) -> None:
+    """Refuse what a backend does not compute yet."""
+    if settings.stretch != 1.0 or any(settings.periodic):
+        raise BackendError(
+            f"geo_scan: backend {backend!r} has no rings and no spacing that differs by axis; take 'reference'"
+        )
 
 
 def has_tangent(*tensors: torch.Tensor | None) -> bool:

@@ -18,8 +18,10 @@ from geomano_hpc.kernels.rows import joined
 NAME = "geomano_hpc::geo_scan"
 
 
-def _settings(orders: Sequence[int], kind: str, correction: str) -> ScanSettings:
-    return ScanSettings(tuple(ScanOrder.from_code(code) for code in orders), kind, correction)
+def _settings(orders: Sequence[int], kind: str, correction: str, stretch: float, rings: int) -> ScanSettings:
+    """`rings`: 1 for an axis H that is periodic, and 2 for an axis W."""
+    turned = tuple(ScanOrder.from_code(code) for code in orders)
+    return ScanSettings(turned, kind, correction, stretch, (bool(rings & 1), bool(rings & 2)))
 
 
 @torch.library.custom_op(NAME, mutates_args=())
@@ -38,17 +40,21 @@ def geo_scan_op(
     correction: str,
     backend: str,
     keep_carries: bool,
+    stretch: float = 1.0,
+    rings: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y and the carries that the backward starts from, which are empty unless they are to be kept."""
     inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
-    return load_backend(backend, x.device.type).forward(inputs, _settings(orders, kind, correction), keep_carries)
+    settings = _settings(orders, kind, correction, stretch, rings)
+    return load_backend(backend, x.device.type).forward(inputs, settings, keep_carries)
 
 
 @geo_scan_op.register_fake
 def _(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    *tensors, orders, kind, correction, backend, keep_carries = arguments
-    inputs = ScanInputs._make(tensors)
-    settings = _settings(orders, kind, correction)
+    count = len(ScanInputs._fields)
+    inputs = ScanInputs._make(arguments[:count])
+    orders, kind, correction, backend, keep_carries, *geometry = arguments[count:]
+    settings = _settings(orders, kind, correction, *(geometry or (1.0, 0)))
     size = load_backend(backend, inputs.x.device.type).carries_size(inputs, settings) if keep_carries else 0
     return torch.empty_like(inputs.x, memory_format=torch.contiguous_format), inputs.A.new_empty(size)
 
@@ -72,6 +78,8 @@ def geo_scan_backward_op(
     backend: str,
     needs_R: bool,
     in_rows: bool = False,
+    stretch: float = 1.0,
+    rings: int = 0,
 ) -> list[torch.Tensor]:
     """The gradients in the order of ScanInputs, without those of inputs that are None and of an R that needs none.
 
@@ -79,7 +87,7 @@ def geo_scan_backward_op(
     must not share memory, so it has no views of it to give.
     """
     inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
-    settings = _settings(orders, kind, correction)
+    settings = _settings(orders, kind, correction, stretch, rings)
     module = load_backend(backend, x.device.type)
     expected = module.carries_size(inputs, settings)
     if carries.numel() != expected:
@@ -97,7 +105,8 @@ def geo_scan_backward_op(
 @geo_scan_backward_op.register_fake
 def _(dy: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
     count = len(ScanInputs._fields)
-    inputs, needs_R, in_rows = ScanInputs._make(arguments[:count]), arguments[count + 5], arguments[count + 6 :]
+    inputs = ScanInputs._make(arguments[:count])
+    needs_R, *in_rows = arguments[count + 5 : count + 7]
     tensors = inputs if needs_R else inputs._replace(R=None)
     found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors if t is not None]
     return _with_rows(torch.cat([inputs.dt, inputs.B, inputs.C], dim=-1), found) if any(in_rows) else found
@@ -109,19 +118,22 @@ def _with_rows(rows: torch.Tensor, found: list[torch.Tensor]) -> list[torch.Tens
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    *tensors, orders, kind, correction, backend, keep_carries = inputs
+    count = len(ScanInputs._fields)
+    tensors = inputs[:count]
+    orders, kind, correction, backend, keep_carries, stretch, rings = inputs[count:]
     if not keep_carries:
         raise ValueError("geo_scan: a scan that needs gradients must keep its carries (keep_carries=True)")
     ctx.save_for_backward(*tensors, output[1])
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)  # else the carries, which have none, get zeros of their size
     ctx.settings = (orders, kind, correction, backend)
+    ctx.geometry = (stretch, rings)
 
 
 def _backward(ctx: Any, dy: torch.Tensor | None, _: Any) -> tuple[torch.Tensor | None, ...]:
     *tensors, carries = ctx.saved_tensors
     if dy is None:
-        return (None,) * (len(tensors) + 5)
+        return (None,) * (len(tensors) + 7)
     R = ScanInputs._fields.index("R")
     needs_R = tensors[R] is not None and ctx.needs_input_grad[R]
     inputs = ScanInputs._make(tensors)
@@ -130,14 +142,14 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: Any) -> tuple[torch.Tensor |
         and joined([inputs.dt, inputs.B, inputs.C]) is not None
     )
     with without_autocast(dy.device.type):
-        gradients = geo_scan_backward_op(dy, *tensors, carries, *ctx.settings, needs_R, in_rows)
+        gradients = geo_scan_backward_op(dy, *tensors, carries, *ctx.settings, needs_R, in_rows, *ctx.geometry)
     if in_rows:
         dx, rows, dA, *others = gradients
         ddt, dB, dC = rows.split([inputs.dt.shape[-1], inputs.B.shape[-1], inputs.C.shape[-1]], dim=-1)
         gradients = [dx, ddt, dA, dB, dC, *others]
     found = iter(gradients)
     grads = [None if t is None or (i == R and not needs_R) else next(found) for i, t in enumerate(tensors)]
-    return (*grads, None, None, None, None, None)
+    return (*grads, *[None] * 7)
 
 
 geo_scan_op.register_autograd(_backward, setup_context=_save_for_backward)
@@ -157,13 +169,12 @@ def _under_autocast(device: str) -> None:
             if name not in activations
         }
         with torch.autocast(device, enabled=False):
-            return geo_scan_op(
-                **activations, **parameters, **dict(zip(_OPTIONS, arguments[-len(_OPTIONS) :], strict=True))
-            )
+            options = zip(_OPTIONS, arguments[len(ScanInputs._fields) :], strict=False)  # the last two have defaults
+            return geo_scan_op(**activations, **parameters, **dict(options))
 
     torch.library.impl(NAME, f"Autocast{device.upper()}")(cast)
 
 
-_OPTIONS = ("orders", "kind", "correction", "backend", "keep_carries")
+_OPTIONS = ("orders", "kind", "correction", "backend", "keep_carries", "stretch", "rings")
 for _device in ("cpu", "cuda"):
     _under_autocast(_device)

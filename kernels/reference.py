@@ -3,12 +3,12 @@
 Axes: B batch, H x W grid, L = H * W, E channels, N dstates, K scan directions, r rank of the time step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
-from geomano_hpc.kernels.orders import ScanOrder
+from geomano_hpc.kernels.inputs import ScanSettings
 
 Recurrence = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # of a and b along an axis
 
@@ -23,6 +23,17 @@ def linear_recurrence(a: torch.Tensor, b: torch.Tensor, axis: int) -> torch.Tens
     return torch.stack(states, dim=axis)
 
 
+def ring_recurrence(a: torch.Tensor, b: torch.Tensor, axis: int, recurrence: Recurrence) -> torch.Tensor:
+    """h[t] = a[t] h[t-1] + b[t] on a ring: the state before the first step is the one after the last.
+
+    From a zero start h ends at e, and the products of a are p: h0 = e + p h0, so h0 = e / (1 - p).
+    """
+    from_zero, through = recurrence(a, b, axis), a.cumprod(axis)
+    last = a.shape[axis] - 1
+    h0 = from_zero.narrow(axis, last, 1) / (1 - through.narrow(axis, last, 1))
+    return from_zero + through * h0
+
+
 def geo_scan_reference(
     x_BHWE: torch.Tensor,
     dt_BHWKE: torch.Tensor,
@@ -32,15 +43,12 @@ def geo_scan_reference(
     *,
     D_KE: torch.Tensor,
     R_KEN: torch.Tensor | None,
-    orders: Sequence[ScanOrder],
-    kind: str,
-    correction: str,
+    settings: ScanSettings,
     recurrence: Recurrence = linear_recurrence,
 ) -> torch.Tensor:
     """The merged y of Eq. (1D GeoMamba-SSM) or Eq. (2D GeoMamba-SSM); dt is the time step after softplus."""
     y_BHWE = torch.zeros_like(x_BHWE)
-    recursion = {"1d": recursion_1d, "2d": recursion_2d}[kind]
-    for k, order in enumerate(orders):
+    for k, order in enumerate(settings.orders):
         # N before E, so that the innermost axis is long and contiguous.
         x = order.turn(x_BHWE)[..., None, :]
         dt = order.turn(dt_BHWKE[..., k, :])[..., None, :]
@@ -49,10 +57,15 @@ def geo_scan_reference(
 
         Abar = torch.exp(dt * A_KEN[k].T)
         Bbar_x = B * (dt * x)
-        h = recursion(Abar, Bbar_x, recurrence)
+        if settings.kind == "1d":
+            h = recursion_1d(Abar, Bbar_x, recurrence)
+        else:
+            down = settings.stretch_down(order)
+            Abar_down = Abar if down == 1.0 else torch.exp(dt * (down * A_KEN[k].T))
+            h = recursion_2d(Abar, Bbar_x, recurrence, Abar_down, settings.closed(order))
         if R_KEN is None:
             y = (C * h).sum(-2)
-        elif correction == "equation":
+        elif settings.correction == "equation":
             y = (C * h - R_KEN[k].T * Bbar_x).sum(-2)
         else:
             y = (C * (h - R_KEN[k].T * Bbar_x)).sum(-2)
@@ -68,11 +81,23 @@ def recursion_1d(
 
 
 def recursion_2d(
-    Abar_BHWNE: torch.Tensor, Bbar_x_BHWNE: torch.Tensor, recurrence: Recurrence = linear_recurrence
+    Abar_BHWNE: torch.Tensor,
+    Bbar_x_BHWNE: torch.Tensor,
+    recurrence: Recurrence = linear_recurrence,
+    Abar_down_BHWNE: torch.Tensor | None = None,
+    closed: tuple[bool, bool] = (False, False),
 ) -> torch.Tensor:
-    """g[i,j] = Abar[i,j] g[i,j-1] + Bbar[i,j] x[i,j] along the row, then h[i,j] = Abar[i,j] h[i-1,j] + g[i,j]."""
-    g = recurrence(Abar_BHWNE, Bbar_x_BHWNE, 2)
-    return recurrence(Abar_BHWNE, g, 1)
+    """g[i,j] = Abar[i,j] g[i,j-1] + Bbar[i,j] x[i,j] along the row, then h[i,j] = Abar[i,j] h[i-1,j] + g[i,j].
+
+    Ours: `Abar_down` in the second one where the spacing of rows is not that of columns, and columns or rows (`closed`)
+    that are rings.
+    """
+    Abar_down_BHWNE = Abar_BHWNE if Abar_down_BHWNE is None else Abar_down_BHWNE
+
+    def along(a: torch.Tensor, b: torch.Tensor, axis: int) -> torch.Tensor:
+        return ring_recurrence(a, b, axis, recurrence) if closed[axis - 1] else recurrence(a, b, axis)
+
+    return along(Abar_down_BHWNE, along(Abar_BHWNE, Bbar_x_BHWNE, 2), 1)
 
 
 def time_step(dt: torch.Tensor, dt_weight_KEr: torch.Tensor | None, dt_bias_KE: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of the time step.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -29,6 +30,8 @@ def geo_scan(
     orders: str | Sequence[ScanOrder],
     kind: str,
     correction: str = "equation",
+    spacing: tuple[float, float] = (1.0, 1.0),
+    periodic: tuple[bool, bool] = (False, False),
     backend: str = "auto",
 ) -> torch.Tensor:
     """Scan a grid in K orders with geometric correction and sum the results: Eqs. (1D, 2D GeoMamba-SSM).
@@ -49,6 +52,10 @@ def geo_scan(
         orders: the K scan orders, 1 to 8, or the name of a set: "paper" and "corners" (K = 4), "sequence" (K = 2)
         kind: "1d" (one sequence) or "2d" (along rows, then along columns)
         correction: "equation" subtracts R Bbar x from y, "state" from the hidden state
+        spacing: distance of the points along H and along W, in units of that for which dt was learned: the states decay
+            by exp(spacing dt A) from point to point, and the input counts by length (1d) or area (2d), spacing dt B x
+        periodic: along H, along W the hidden states of kind "2d" are closed on the ring: a row, or column, begins with
+            the state with which it ends
         backend: "auto", "triton", "cpu", "torch" or "reference"; "loop" is the reference in a form for exporters
 
     Returns:
@@ -73,20 +80,51 @@ def geo_scan(
     lowered = autocast_dtype(x.device.type)
     if lowered is not None and x.dtype != torch.float64:  # autocast leaves float64 alone
         x, dt, B, C = (tensor.to(lowered) for tensor in (x, dt, B, C))
-    settings = ScanSettings(orders, kind, correction)
     precision = state_dtype(x.dtype)
     A, D, dt_bias = A.to(precision), D.to(precision), dt_bias.to(precision)
     R = None if R is None else R.to(precision)
     dt_weight = None if dt_weight is None else dt_weight.to(precision)
     inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
+    settings = ScanSettings(orders, kind, correction, periodic=_rings(kind, periodic, x.shape[1], x.shape[2]))
     check(inputs, settings)
+    if spacing != (1.0, 1.0):
+        inputs, settings = on_spacing(inputs, settings, spacing)
     if backend in ("reference", "loop"):
         return _reference(inputs, settings, loop_recurrence if backend == "loop" else linear_recurrence)
     if has_tangent(*inputs):
         raise NotImplementedError(f"geo_scan: backend {backend!r} has no forward-mode derivative; take 'reference'")
     needs_grad = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs)
-    y, _ = geo_scan_op(*inputs, [order.code for order in orders], kind, correction, backend, needs_grad)
+    rings = settings.periodic[0] + 2 * settings.periodic[1]
+    options = (settings.kind, correction, backend, needs_grad, settings.stretch, rings)
+    y, _ = geo_scan_op(*inputs, [order.code for order in orders], *options)
     return y
+
+
+def on_spacing(
+    inputs: ScanInputs, settings: ScanSettings, spacing: tuple[float, float]
+) -> tuple[ScanInputs, ScanSettings]:
+    """The scan with points so far apart, as a scan of points at distance 1.
+
+    A has the spacing along the rows of each direction, `stretch` that along its columns where it is another one, and B
+    the length or the area that a point stands for, and with B the correction R Bbar x.
+    """
+    along_H, along_W = spacing
+    if not (0 < along_H < math.inf and 0 < along_W < math.inf):
+        raise ValueError(f"geo_scan: spacing is {spacing}, expected two numbers above 0")
+    along_K = [along_H if order.column_major else along_W for order in settings.orders]
+    A = inputs.A * inputs.A.new_tensor(along_K)[:, None, None]
+    if settings.kind == "1d":
+        B = inputs.B * inputs.B.new_tensor(along_K)[:, None]
+        return inputs._replace(A=A, B=B), settings
+    B = inputs.B * (along_H * along_W)
+    return inputs._replace(A=A, B=B), settings._replace(stretch=along_H / along_W)
+
+
+def _rings(kind: str, periodic: tuple[bool, bool], height: int, width: int) -> tuple[bool, bool]:
+    """An axis of one point is no ring."""
+    if kind == "1d" and any(periodic):
+        raise ValueError("geo_scan: a 1d scan of a plane has no rings: its rows follow each other; take kind '2d'")
+    return periodic[0] and height > 1, periodic[1] and width > 1
 
 
 def _reference(inputs: ScanInputs, settings: ScanSettings, recurrence: Recurrence) -> torch.Tensor:
@@ -101,9 +139,7 @@ def _reference(inputs: ScanInputs, settings: ScanSettings, recurrence: Recurrenc
             inputs.C.to(precision),
             D_KE=inputs.D,
             R_KEN=inputs.R,
-            orders=settings.orders,
-            kind=settings.kind,
-            correction=settings.correction,
+            settings=settings,
             recurrence=recurrence,
         )
     return y.to(inputs.x.dtype)

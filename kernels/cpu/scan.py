@@ -10,7 +10,7 @@ import torch
 
 from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.cpu.extension import load_library
-from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, without_geometry
 
 LANES = 16  # channels that the kernel computes together
 TILE = 32  # positions of a tile in 1D
@@ -55,6 +55,7 @@ def carries_size(inputs: ScanInputs, settings: ScanSettings) -> int:
 
 
 def forward(inputs: ScanInputs, settings: ScanSettings, keep_carries: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    without_geometry(settings, "cpu")
     inputs = _readable(inputs)
     y = torch.empty_like(inputs.x, memory_format=torch.contiguous_format)
     carries = inputs.A.new_empty(carries_size(inputs, settings) if keep_carries else 0)
@@ -68,6 +69,7 @@ def forward(inputs: ScanInputs, settings: ScanSettings, keep_carries: bool) -> t
 def backward(
     dy: torch.Tensor, inputs: ScanInputs, settings: ScanSettings, carries: torch.Tensor, needs_R: bool
 ) -> ScanInputs:
+    without_geometry(settings, "cpu")
     inputs = _readable(inputs)
     dy = _one_stride(dy)
     batch, K = inputs.x.shape[0], len(settings.orders)

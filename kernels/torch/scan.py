@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, without_geometry
 from geomano_hpc.kernels.orders import ScanOrder
 
 _STATES_AT_A_TIME = 2**20  # hidden states of a block: 4 MB in float32
@@ -23,6 +23,7 @@ def carries_size(inputs: ScanInputs, settings: ScanSettings) -> int:
 
 
 def forward(inputs: ScanInputs, settings: ScanSettings, keep_carries: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    without_geometry(settings, "torch")
     precision = inputs.A.dtype
     y = torch.zeros(inputs.x.shape, dtype=precision, device=inputs.x.device)
     for block in _blocks(inputs, settings):
@@ -34,6 +35,7 @@ def forward(inputs: ScanInputs, settings: ScanSettings, keep_carries: bool) -> t
 def backward(
     dy: torch.Tensor, inputs: ScanInputs, settings: ScanSettings, carries: torch.Tensor, needs_R: bool
 ) -> ScanInputs:
+    without_geometry(settings, "torch")
     precision = inputs.A.dtype
     grads = ScanInputs._make(
         None if t is None else torch.zeros(t.shape, dtype=precision, device=t.device) for t in inputs

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, without_geometry
 from geomano_hpc.kernels.triton import launching, plan
 from geomano_hpc.kernels.triton.blocks import Blocks
 from geomano_hpc.kernels.triton.grid_backward import grid_backward_kernel
@@ -36,6 +36,7 @@ def forward(
     inputs: ScanInputs, settings: ScanSettings, keep_carries: bool, *, _blocks: Blocks | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y [B, H, W, E] in x's precision, and the carries (none unless asked for)."""
+    without_geometry(settings, "triton")
     inputs = plan.packed(inputs, settings)
     shape = plan.shape_of(inputs, settings, _blocks)
     x = inputs.x
@@ -81,6 +82,7 @@ def backward(
 
     in_rows: those of a low-rank dt, of B and of C are pieces of one tensor [B, H, W, K, r + 2N], side by side.
     """
+    without_geometry(settings, "triton")
     inputs = plan.packed(inputs, settings)
     shape = plan.shape_of(inputs, settings, _blocks)
     needs_R = needs_R and inputs.R is not None

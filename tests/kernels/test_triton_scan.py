@@ -115,7 +115,7 @@ else:
         dt = time_step(leaves.dt, leaves.dt_weight, leaves.dt_bias)
         y = geo_scan_reference(
             leaves.x, dt, leaves.A, leaves.B, leaves.C,
-            D_KE=leaves.D, R_KEN=leaves.R, orders=settings.orders, kind=settings.kind, correction=settings.correction,
+            D_KE=leaves.D, R_KEN=leaves.R, settings=settings,
         )  # fmt: skip
         y.backward(dy.double())
         return y.detach(), ScanInputs(*(None if t is None else t.grad for t in leaves))  # type: ignore[arg-type]
