@@ -1,6 +1,7 @@
 """The scan on the grid at hand: spacing of its points, and axes that are rings. The reference against the equations."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from geomano_hpc.kernels import ScanOrder, geo_scan, order_set
 from tests.support.scan_inputs import ALL_EIGHT, random_inputs, scan_and_gradients
 
 
-def decays(inputs: dict[str, torch.Tensor], order: ScanOrder, along: float, down: float) -> tuple[torch.Tensor, ...]:
+def decays(inputs: dict[str, Any], order: ScanOrder, along: float, down: float) -> tuple[torch.Tensor, ...]:
     """Of one direction and channel and dstate 0, turned: Abar of the row, of the column, and dt B x."""
     delta = torch.nn.functional.softplus(inputs["dt"][0, ..., 0, 0] + inputs["dt_bias"][0, 0])
     A = inputs["A"][0, 0, 0]
@@ -21,7 +22,7 @@ def decays(inputs: dict[str, torch.Tensor], order: ScanOrder, along: float, down
 ACTIVATIONS = ("x", "dt", "B", "C")
 
 
-def one_state(height: int = 4, width: int = 5) -> dict[str, torch.Tensor]:
+def one_state(height: int = 4, width: int = 5) -> dict[str, Any]:
     return random_inputs(height=height, width=width, channels=1, dstate=1, K=1)
 
 
@@ -88,8 +89,8 @@ def test_gradients_on_rings_are_those_of_differences(periodic: tuple[bool, bool]
     leaves = tuple(inputs[name].detach().requires_grad_() for name in names)
 
     def scan(*tensors: torch.Tensor) -> torch.Tensor:
-        options = {"orders": order_set("paper")[1:3], "kind": "2d", "periodic": periodic, "spacing": (0.7, 1.6)}
-        return geo_scan(**dict(zip(names, tensors, strict=True)), **options, backend="reference")
+        options: dict[str, Any] = {"orders": order_set("paper")[1:3], "periodic": periodic, "spacing": (0.7, 1.6)}
+        return geo_scan(**dict(zip(names, tensors, strict=True)), **options, kind="2d", backend="reference")
 
     assert torch.autograd.gradcheck(scan, leaves)
 
@@ -97,7 +98,7 @@ def test_gradients_on_rings_are_those_of_differences(periodic: tuple[bool, bool]
 def test_a_spacing_of_one_and_no_rings_change_no_bit() -> None:
     inputs = random_inputs(height=5, width=6, dtype=torch.float32)
     plain = scan_and_gradients(inputs, orders="paper", kind="2d", backend="reference")
-    said = {"spacing": (1.0, 1.0), "periodic": (False, False)}
+    said: dict[str, Any] = {"spacing": (1.0, 1.0), "periodic": (False, False)}
     again = scan_and_gradients(inputs, orders="paper", kind="2d", backend="reference", **said)
     assert all(torch.equal(plain[name], again[name]) for name in plain)
 
