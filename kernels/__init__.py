@@ -2,7 +2,7 @@
 stands between the matrix products of a layer."""
 
 from geomano_hpc.kernels.backends import BackendStatus, backend_statuses, choose_backend, ready_backend
-from geomano_hpc.kernels.dense import conv_silu, gelu, layer_norm, negative_exp, norm_gate
+from geomano_hpc.kernels.dense import conv_silu, depthwise_conv, gelu, layer_norm, negative_exp, norm_gate
 from geomano_hpc.kernels.orders import ORDER_SETS, ScanOrder, order_set
 from geomano_hpc.kernels.rows import split_rows
 from geomano_hpc.kernels.scan import geo_scan
@@ -14,6 +14,7 @@ __all__ = [
     "backend_statuses",
     "choose_backend",
     "conv_silu",
+    "depthwise_conv",
     "gelu",
     "geo_scan",
     "layer_norm",

@@ -39,6 +39,38 @@ def conv_silu(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, backend
     return F.silu(F.conv2d(z.movedim(-1, 1), weight, bias, padding=1, groups=E).movedim(1, -1))
 
 
+_ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu}
+
+
+def depthwise_conv(
+    z: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    activation: str = "silu",
+    wrap: tuple[bool, bool] = (False, False),
+    backend: str = "auto",
+) -> torch.Tensor:
+    """activation(depthwise convolution of z + bias). z [B, H, W, E], weight [E, 1, p, q] with p and q odd.
+
+    activation: "silu" or "gelu". wrap: along H, along W the grid goes on at its other end; else zeros are around it.
+    """
+    if activation == "silu" and weight.shape[-2:] == (3, 3) and not any(wrap):
+        return conv_silu(z, weight, bias, backend)
+    reach = [size // 2 for size in weight.shape[-2:]]
+    for axis in (1, 2):
+        if wrap[axis - 1]:
+            z = _continued(z, axis, reach[axis - 1])
+            reach[axis - 1] = 0
+    convolved = F.conv2d(z.movedim(-1, 1), weight, bias, padding=reach, groups=z.shape[-1])
+    return _ACTIVATIONS[activation](convolved.movedim(1, -1))
+
+
+def _continued(z: torch.Tensor, axis: int, reach: int) -> torch.Tensor:
+    """With so many points more at both ends of a ring, however few it has."""
+    points = z.shape[axis]
+    return z.index_select(axis, torch.arange(-reach, points + reach, device=z.device) % points)
+
+
 def norm_gate(
     y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float, backend: str = "auto"
 ) -> torch.Tensor:

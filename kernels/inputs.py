@@ -11,6 +11,8 @@ from torch.autograd import forward_ad
 from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.orders import ScanOrder
 
+CORRECTIONS = ("equation", "state", "input")  # where R is subtracted; backends know the first two
+
 
 class ScanInputs(NamedTuple):
     """The tensors of one scan; also their gradients, which have the same shapes.
@@ -85,8 +87,8 @@ def check(inputs: ScanInputs, settings: ScanSettings) -> None:
             raise ValueError(f"geo_scan: {name} is {tensor.dtype}, x is {inputs.x.dtype}; give them one precision")
     if settings.kind not in ("1d", "2d"):
         raise ValueError(f"geo_scan: kind is {settings.kind!r}, expected '1d' or '2d'")
-    if settings.correction not in ("equation", "state"):
-        raise ValueError(f"geo_scan: correction is {settings.correction!r}, expected 'equation' or 'state'")
+    if settings.correction not in CORRECTIONS:
+        raise ValueError(f"geo_scan: correction is {settings.correction!r}, expected one of {', '.join(CORRECTIONS)}")
 
 
 def without_geometry(settings: ScanSettings, backend: str) -> None:

@@ -51,7 +51,8 @@ def geo_scan(
         dt_weight: expands a low-rank dt [K, E, r]
         orders: the K scan orders, 1 to 8, or the name of a set: "paper" and "corners" (K = 4), "sequence" (K = 2)
         kind: "1d" (one sequence) or "2d" (along rows, then along columns)
-        correction: "equation" subtracts R Bbar x from y, "state" from the hidden state
+        correction: "equation" subtracts R Bbar x from y, "state" from the hidden state, "input" R x from the hidden
+            state (Algorithm 2, line 24, as printed)
         spacing: distance of the points along H and along W, in units of that for which dt was learned: the states decay
             by exp(spacing dt A) from point to point, and the input counts by length (1d) or area (2d), spacing dt B x
         periodic: along H, along W the hidden states of kind "2d" are closed on the ring: a row, or column, begins with
@@ -87,17 +88,30 @@ def geo_scan(
     inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
     settings = ScanSettings(orders, kind, correction, periodic=_rings(kind, periodic, x.shape[1], x.shape[2]))
     check(inputs, settings)
+    if correction == "input":  # which needs no hidden states, and so no kernel
+        inputs, settings = inputs._replace(R=None), settings._replace(correction="equation")
     if spacing != (1.0, 1.0):
         inputs, settings = on_spacing(inputs, settings, spacing)
+    y = _scan(inputs, settings, backend)
+    return y if R is None or inputs.R is not None else y - _duplicated_input(x, C, R)
+
+
+def _scan(inputs: ScanInputs, settings: ScanSettings, backend: str) -> torch.Tensor:
     if backend in ("reference", "loop"):
         return _reference(inputs, settings, loop_recurrence if backend == "loop" else linear_recurrence)
     if has_tangent(*inputs):
         raise NotImplementedError(f"geo_scan: backend {backend!r} has no forward-mode derivative; take 'reference'")
     needs_grad = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs)
     rings = settings.periodic[0] + 2 * settings.periodic[1]
-    options = (settings.kind, correction, backend, needs_grad, settings.stretch, rings)
-    y, _ = geo_scan_op(*inputs, [order.code for order in orders], *options)
+    options = (settings.kind, settings.correction, backend, needs_grad, settings.stretch, rings)
+    y, _ = geo_scan_op(*inputs, [order.code for order in settings.orders], *options)
     return y
+
+
+def _duplicated_input(x: torch.Tensor, C: torch.Tensor, R: torch.Tensor) -> torch.Tensor:
+    """The sum over directions and dstates of C R x, which is one matrix product."""
+    R_of_all = R.to(C.dtype).movedim(1, -1).flatten(0, 1)  # [K N, E]
+    return x * (C.flatten(-2) @ R_of_all)
 
 
 def on_spacing(

@@ -20,8 +20,12 @@ from geomano_hpc import __version__
 from geomano_hpc.atomic import replacing
 from geomano_hpc.errors import BackendError, ConfigError, GeomanoError
 from geomano_hpc.models import build_model
+from geomano_hpc.models.geomano import GeoMaNO
 from geomano_hpc.training.predict import Predictor
+from geomano_hpc.training.sampling import axes_of, place
 from geomano_hpc.training.tasks import Task
+
+logger = logging.getLogger(__name__)
 
 FORMATS = ("pt2", "onnx")
 
@@ -56,7 +60,9 @@ def export_run(
         _check_onnx(predictor)
     steps = predictor.frames(1 if steps is None and predictor.is_rollout else steps)
     torch._dynamo.reset()  # what was exported before in this process must not decide what can be exported now
-    exported = ExportedRun(_on_cpu(predictor, kind), predictor.task, steps).requires_grad_(False).eval()
+    model = _on_cpu(predictor, kind)
+    _place(model, predictor, any_grid)
+    exported = ExportedRun(model, predictor.task, steps).requires_grad_(False).eval()
     H, W = predictor.alone.grid
     example = torch.zeros(2 if batch == "dynamic" else batch, H, W, predictor.known.in_channels)
     free: dict[int, Any] = {0: torch.export.Dim("batch")} if batch == "dynamic" else {}
@@ -65,6 +71,7 @@ def export_run(
     with _one_line_errors(predictor, kind), torch.no_grad(), _quietly():
         program = torch.export.export(exported, (example,), dynamic_shapes={"fields": free or None})
         card = _card(predictor, program, example, free, steps)
+        card["grid"] = "any, its points counted" if any_grid else "of the training"
         _say_what_is_needed(program)
         with replacing(out) as temporary:
             (_save_pt2 if kind == "pt2" else _save_onnx)(program, temporary, card)
@@ -82,6 +89,21 @@ def _on_cpu(predictor: Predictor, kind: str) -> nn.Module:
     model = build_model(config, predictor.known.in_channels, predictor.known.out_channels, predictor.alone.grid)
     model.load_state_dict({name: weights.cpu() for name, weights in predictor.model.state_dict().items()})
     return model
+
+
+def _place(model: nn.Module, predictor: Predictor, any_grid: bool) -> None:
+    """A file has the kernels of one spacing. One for any grid counts points, which is right at the training's spacing,
+    and says so."""
+    axes = axes_of(predictor.known, predictor.alone.grid)
+    place(model, axes, axes, predictor.source)
+    if any_grid and isinstance(model, GeoMaNO) and not model.counts_points:
+        model.place(model.sampling.in_pixels)
+        logger.warning(
+            "%s: a file for any grid counts points and does not know how far they lie apart: on other grids than %d x "
+            "%d it errs more than the run itself; export a file for each grid where that matters",
+            predictor.source,
+            *predictor.alone.grid,
+        )
 
 
 def _card(

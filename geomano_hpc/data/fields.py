@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -167,4 +167,5 @@ def load_split(store: Store, name: str, most_samples: int | None = None, resolut
     def read(array: str, rows: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(rows_of(array, rows)))
 
-    return compose(store, samples_of(store, name, most_samples), read)
+    split = compose(store, samples_of(store, name, most_samples), read)
+    return replace(split, signature=split.signature.on_grid(split.grid))

@@ -5,10 +5,10 @@ in time. A target has the fields of each frame to predict. A steady problem has 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from geomano_hpc.data_prep.store_card import Field, Normaliser, StoreCard
+from geomano_hpc.data_prep.store_card import Axis, Field, Normaliser, StoreCard
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Signature:
     step_frames: int = 1  # that one call of the model predicts
     boundary: tuple[str, ...] = ("unknown", "unknown")  # along the axes of the grid
     units: tuple[str, ...] = ()  # of the targets
+    axes: tuple[Axis, ...] = ()  # of the grid, along H and W; none where nobody said
 
     @property
     def is_rollout(self) -> bool:
@@ -50,6 +51,12 @@ class Signature:
     def in_steps_of(self, frames: int) -> "Signature":
         return replace(self, step_frames=frames)
 
+    def on_grid(self, grid: tuple[int, ...]) -> "Signature":
+        """The same domain on a grid of another size, whose first point is the same."""
+        if not self.axes:
+            return self
+        return replace(self, axes=tuple(_with_points(axis, n) for axis, n in zip(self.axes, grid, strict=True)))
+
     @property
     def step_normaliser(self) -> Normaliser:
         """Of the model's output: that of a frame, for each of its frames."""
@@ -70,6 +77,7 @@ class Signature:
             "step_frames": self.step_frames,
             "boundary": self.boundary,
             "units": self.units,
+            "axes": [asdict(axis) for axis in self.axes],
         }
 
     @staticmethod
@@ -81,6 +89,7 @@ class Signature:
                 name: tuple(content[name]) for name in ("inputs", "targets", "context", "boundary", "units")
             }
             numbers = {name: content[name] for name in ("frames_in", "frames_out", "step_frames")}
+            words["axes"] = tuple(Axis(**axis) for axis in content.get("axes", ()))
             return Signature(content["task"], input_normaliser=given, target_normaliser=target, **words, **numbers)
         if content["task"] == "rollout":
             frames = {"frames_in": content["in_channels"], "frames_out": content["frames"]}
@@ -107,10 +116,25 @@ class Signature:
             frames_out,
             boundary=card.boundary,
             units=tuple(field.units for field in card.targets),
+            axes=(Axis("", 1), *card.axes) if card.is_line else card.axes,
         )
 
 
 _OLDER = (("input", "in_channels"), ("target", "out_channels"))
+
+
+def _with_points(axis: Axis, points: int) -> Axis:
+    if axis.points == points or axis.spacing is None:
+        return replace(axis, points=points)
+    return replace(axis, points=points, spacing=axis.spacing * steps_between(axis, points))
+
+
+def steps_between(axis: Axis, points: int) -> float:
+    """Steps of the axis from one point to the next of so many on the same domain. A periodic axis is parted into its
+    points, any other one into its intervals."""
+    if 1 in (axis.points, points):
+        return 1.0
+    return axis.points / points if axis.boundary == "periodic" else (axis.points - 1) / (points - 1)
 
 
 def _repeated(normaliser: Normaliser, fields: int, times: int) -> Normaliser:

@@ -17,7 +17,9 @@ from geomano_hpc.kernels import gelu
 from geomano_hpc.models.parts.encoder import Decoder, Encoder, Grid
 from geomano_hpc.models.parts.geomamba import GeoMambaKernel
 from geomano_hpc.models.parts.grid_model import GridModel
+from geomano_hpc.models.parts.local import DepthwiseConv
 from geomano_hpc.models.parts.norm import PreNorm
+from geomano_hpc.models.parts.sampling import AS_TRAINED, Sampling
 from geomano_hpc.models.parts.stack import LayerStack, keeping_inputs
 
 
@@ -59,10 +61,36 @@ class GeomanoConfig(ModelConfig):
     correction: Correction = Field(
         default="0011", description="none, learnable, or a mask with one digit per direction"
     )
-    correction_form: Literal["equation", "state"] = "equation"
+    correction_form: Literal["equation", "state", "input"] = Field(
+        default="equation", description="C h - R Bbar x, C (h - R Bbar x), or Algorithm 2's C (h - R x)"
+    )
     encoder: Literal["pointwise", "local", "global"] = "pointwise"
     patch: int = Field(default=1, gt=0, description="side of a patch; 1 for the pointwise encoder")
     positional_encoding: bool = False
+    discretisation: Literal["physical", "pixel"] = Field(
+        default="physical",
+        description="on other grids than that of the training: scan, convolutions, patches and positions keep their "
+        "lengths, or count points",
+    )
+    periodic: Literal["off", "auto"] = Field(
+        default="off",
+        description="auto: along the axes that the store calls periodic convolutions wrap, positions are whole waves, "
+        "and a 2d scan is closed on the ring",
+    )
+    conv_size: int = Field(default=3, gt=0, description="points across the depthwise convolution before the scan; odd")
+    mlp_conv: int = Field(
+        default=0, ge=0, description="points across a depthwise convolution inside the layer's MLP; odd, 0: none"
+    )
+    spectral_modes: int = Field(
+        default=0, ge=0, description="modes of a spectral branch beside the scan, on periodic domains; 0: none"
+    )
+    dt_rank: Annotated[int, Field(gt=0)] | Literal["auto", "full"] = Field(
+        default="auto", description="rank of the time step: auto is a sixteenth of the embedding, full is no reduction"
+    )
+    scan_bias: bool = Field(default=False, description="a bias of dt, B and C, so that B x may be linear in x")
+    way_out: Literal["gated", "linear"] = Field(
+        default="gated", description="after the scan: LayerNorm, SiLU and gate, or nothing but the projection"
+    )
     scan_backend: str = Field(default="auto", description="auto, or a backend by name (see geomano doctor)")
 
     @model_validator(mode="before")
@@ -96,6 +124,10 @@ class GeomanoConfig(ModelConfig):
             )
         if self.domain == "1d" and (self.orders, self.kind) != ("sequence", "1d"):
             raise ValueError("domain 1d goes with orders sequence and kind 1d: a line is scanned forth and back")
+        for key in ("conv_size", "mlp_conv"):
+            size = getattr(self, key)
+            if size > 0 and size % 2 == 0:
+                raise ValueError(f"{key} is {size}: a convolution has a point in its middle, so take {size + 1}")
         if self.correction.isdigit() and len(self.correction) != self.directions:
             digits = {2: "two", 4: "four"}[self.directions]
             raise ValueError(f"correction {self.correction!r} needs {digits} digits, one for each scan direction")
@@ -120,17 +152,29 @@ class GeomanoConfig(ModelConfig):
 
 
 class MLP(nn.Sequential):
-    """Linear, GELU, Linear."""
+    """Linear, GELU, Linear; ours with `conv`: a depthwise convolution of so many points before the GELU."""
 
-    def __init__(self, features: int, hidden: int, backend: str) -> None:
-        super().__init__(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, features))
+    def __init__(self, features: int, hidden: int, backend: str, conv: int = 0) -> None:
+        middle = DepthwiseConv(hidden, conv, activation="gelu", backend=backend) if conv else nn.GELU()
+        super().__init__(nn.Linear(features, hidden), middle, nn.Linear(hidden, features))
         self.backend = backend
 
-    def forward(self, x: torch.Tensor, pre_norm: Callable[[torch.Tensor], torch.Tensor] | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        pre_norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        where: Sampling = AS_TRAINED,
+    ) -> torch.Tensor:
         """`pre_norm` of a layer is computed again in the backward, like what else costs little."""
-        widen, _, narrow = self
+        widen, middle, narrow = self
+
+        def activated(hidden: torch.Tensor) -> torch.Tensor:
+            if isinstance(middle, DepthwiseConv):
+                return middle(hidden, where.spacing, where.periodic)
+            return gelu(hidden, self.backend)
+
         hidden = keeping_inputs(lambda x: widen(x if pre_norm is None else pre_norm(x)), x)
-        return keeping_inputs(lambda hidden: narrow(gelu(hidden, self.backend)), hidden)
+        return keeping_inputs(lambda hidden: narrow(activated(hidden)), hidden)
 
 
 class GeoMaNOLayer(nn.Module):
@@ -147,14 +191,20 @@ class GeoMaNOLayer(nn.Module):
             orders=config.orders,
             correction=config.correction,
             correction_form=config.correction_form,
+            dt_rank=config.dt_rank,
+            conv_size=config.conv_size,
+            scan_bias=config.scan_bias,
+            spectral_modes=config.spectral_modes,
+            way_out=config.way_out,
             backend=config.scan_backend,
         )
         self.mlp_norm = PreNorm(config.embedding, config.scan_backend)
-        self.mlp = MLP(config.embedding, round(config.mlp_ratio * config.embedding), config.scan_backend)
+        hidden = round(config.mlp_ratio * config.embedding)
+        self.mlp = MLP(config.embedding, hidden, config.scan_backend, config.mlp_conv)
 
-    def forward(self, z_BhwD: torch.Tensor) -> torch.Tensor:
-        s_BhwD = z_BhwD + self.kernel(z_BhwD, self.kernel_norm)
-        return s_BhwD + self.mlp(s_BhwD, self.mlp_norm)
+    def forward(self, z_BhwD: torch.Tensor, where: Sampling = AS_TRAINED) -> torch.Tensor:
+        s_BhwD = z_BhwD + self.kernel(z_BhwD, self.kernel_norm, where)
+        return s_BhwD + self.mlp(s_BhwD, self.mlp_norm, where)
 
 
 @register_model
@@ -187,8 +237,10 @@ class GeoMaNO(GridModel):
         super().__init__(in_channels, out_channels)
         config = GeomanoConfig.chosen(config, options)
         self.is_line = config.domain == "1d"
+        self.counts_points, self.may_be_periodic = config.discretisation == "pixel", config.periodic == "auto"
+        self.spectral_modes = config.spectral_modes
         D, variant = config.embedding, config.encoder
-        sides = (1 if self.is_line else config.patch, config.patch)  # patches of a line are pieces of it
+        self.sides = sides = (1 if self.is_line else config.patch, config.patch)  # patches of a line are pieces of it
         self.encoder = Encoder(in_channels, D, variant, sides, grid, config.positional_encoding)
         self.layers = LayerStack(GeoMaNOLayer(config) for _ in range(config.depth))
         self.decoder = Decoder(D, out_channels, variant, sides, grid)
@@ -198,7 +250,24 @@ class GeoMaNO(GridModel):
         _, height, width, _ = x_BHWC.shape
         if self.is_line and height != 1:
             raise ConfigError(f"domain 1d takes a 1 x L grid, found {height} x {width}; set model.domain to 2d or 3d")
-        return self.decoder(self.layers(self.encoder(x_BHWC)), height, width)
+        where = self.where
+        z_BhwD = self.layers(self.encoder(x_BHWC, where), where.of_patches(self.sides))
+        return self.decoder(z_BhwD, height, width, where)
+
+    @property
+    def where(self) -> Sampling:
+        """Where the points lie, as far as the configuration lets the model see it."""
+        seen = self.sampling.in_pixels if self.counts_points else self.sampling
+        return seen if self.may_be_periodic else seen.unrolled
+
+    def place(self, sampling: Sampling) -> None:
+        super().place(sampling)
+        rings = self.where.periodic[1:] if self.is_line else self.where.periodic
+        if self.spectral_modes and not all(rings):
+            raise ConfigError(
+                "model.spectral_modes is of periodic domains: the store must call its axes periodic, and "
+                "model.periodic must be auto; else leave spectral_modes at 0"
+            )
 
     def dense_parts(self) -> list[nn.Module]:
         """What a compiler can fuse: all but the GeoMamba kernel."""

@@ -18,6 +18,7 @@ from geomano_hpc.training.distributed.ranks import Ranks
 from geomano_hpc.training.records.predictions import Predictions
 from geomano_hpc.training.records.run_folder import RunFolder
 from geomano_hpc.training.records.weights import Alone, load_alone, load_weights
+from geomano_hpc.training.sampling import axes_of, place
 from geomano_hpc.training.tasks import Network, Task
 
 logger = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ def load_trained(
     else:
         split = load_split(opened, split_name, most, resolution)
     alone = load_alone(file)
+    found = axes_of(split.signature, split.grid)
     tied = recipe.model.tied_to_grid()
     if tied and alone.grid != split.grid:
         raise GeomanoError(
@@ -129,6 +131,7 @@ def load_trained(
     split = trained_split(alone, split, str(opened.path), str(folder.path))
     model = build_model(recipe.model, split.in_channels, split.out_channels, alone.grid)
     load_weights(alone, model, file)
+    place(model, axes_of(alone.signature, alone.grid), found, str(opened.path))
     return model.eval(), Task(split, recipe.loss.gradient_weight, recipe.compute.precision)
 
 
@@ -148,7 +151,9 @@ def trained_split(alone: Alone, split: Split, data: str, run: str) -> Split:
             _fields_in_words(found),
             _fields_in_words(trained),
         )
-    return replace(split, signature=replace(trained, frames_out=found.frames_out, boundary=found.boundary))
+    return replace(
+        split, signature=replace(trained, frames_out=found.frames_out, boundary=found.boundary, axes=found.axes)
+    )
 
 
 def _names(known: Signature) -> tuple[tuple[str, ...], ...]:

@@ -23,6 +23,7 @@ from geomano_hpc.training.engines.engine import pick_device
 from geomano_hpc.training.evaluate import evaluating
 from geomano_hpc.training.records.run_folder import RunFolder
 from geomano_hpc.training.records.weights import Alone, load_alone
+from geomano_hpc.training.sampling import axes_of, grid_of, place
 from geomano_hpc.training.tasks import Task
 
 BATCH_SIZE = 16  # samples that are predicted together, unless the caller says otherwise
@@ -129,6 +130,8 @@ class Predictor:
         """One batch [B, H, W, C] in physical units, computed on the model's device in evaluation mode."""
         frames, channels, wanted = self.frames(steps), self.channels(steps), list(fields_BHWC.shape)
         given = fields_BHWC.detach().to(self.device, torch.float32)
+        trained = axes_of(self.known, self.alone.grid)
+        place(self.model, trained, grid_of(trained, wanted[1:3]), self.source)
         try:
             with evaluating(self.model):
                 predicted = self.task.roll_out(self.model, given, frames).float()

@@ -19,6 +19,7 @@ from geomano_hpc.training.engines.whole_state import check_goes_on
 from geomano_hpc.training.loggers.logger import check_loggers
 from geomano_hpc.training.losses import make_loss
 from geomano_hpc.training.optimizers import check_optimizer
+from geomano_hpc.training.sampling import axes_of, place
 from geomano_hpc.training.schedules import check_scheduler
 from geomano_hpc.training.tasks import Task
 
@@ -86,6 +87,8 @@ def set_up(recipe: Recipe, ranks: Ranks) -> Setup:
     torch.manual_seed(recipe.training.seed)
     channels = (train_split.in_channels, train_split.out_channels)
     model = build_model(recipe.model, *channels, train_split.plane, recipe.compute)
+    axes = axes_of(train_split.signature, train_split.grid)
+    place(model, axes, axes, str(recipe.data.store))
     parameters = count_parameters(model)  # before ZeRO 3 parts them
     total_steps = recipe.training.epochs * -(-len(train_split) // recipe.training.batch_size)
     engine = start_engine(model, recipe.training, total_steps, ranks, precision)

@@ -41,7 +41,9 @@ def scan_line(kernel: GeoMambaKernel, x: torch.Tensor, d: int) -> torch.Tensor:
 def algorithm_1(kernel: GeoMambaKernel, z: torch.Tensor) -> torch.Tensor:
     """Algorithm 1 for one sample [H, W, D]; its lines in order."""
     z = kernel.in_projection(z)
-    x = F.silu(kernel.convolution(z.movedim(-1, 0)[None])[0].movedim(0, -1))
+    channels_first = z.movedim(-1, 0)[None]
+    weight, bias = kernel.convolution.weight, kernel.convolution.bias
+    x = F.silu(F.conv2d(channels_first, weight, bias, padding=1, groups=len(weight))[0].movedim(0, -1))
     y = sum(traverse_back(scan_line(kernel, traverse(x, d), d), d) for d in range(4))
     assert isinstance(y, torch.Tensor)
     return kernel.out_projection(F.silu(kernel.norm(y)) * F.silu(z))

@@ -19,8 +19,9 @@ import torch
 from torch import nn
 
 from geomano_hpc.errors import ConfigError
-from geomano_hpc.models.parts.patches import Sides, from_patches, patch_grid, to_patches
+from geomano_hpc.models.parts.patches import Sides, from_patches, patch_grid, resampled, to_patches
 from geomano_hpc.models.parts.position import PositionalEncoding
+from geomano_hpc.models.parts.sampling import AS_TRAINED, Sampling
 
 Grid = tuple[int, int]
 Variant = Literal["pointwise", "local", "global"]
@@ -33,6 +34,7 @@ class Encoder(nn.Module):
         self, in_channels: int, D: int, variant: Variant, sides: Sides, grid: Grid | None, has_position: bool
     ) -> None:
         super().__init__()
+        self.sides = sides
         self.lift = nn.Sequential(nn.Linear(in_channels, D), nn.GELU(), nn.Linear(D, D))
         self.mix: nn.Module | None = None
         if variant == "local":
@@ -42,12 +44,12 @@ class Encoder(nn.Module):
         self.position = PositionalEncoding(D) if has_position else None
         self.norm = nn.LayerNorm(D)
 
-    def forward(self, x_BHWC: torch.Tensor) -> torch.Tensor:
+    def forward(self, x_BHWC: torch.Tensor, sampling: Sampling = AS_TRAINED) -> torch.Tensor:
         z_BhwD = self.lift(x_BHWC)
         if self.mix is not None:
-            z_BhwD = self.mix(z_BhwD)
+            z_BhwD = self.mix(z_BhwD, sampling)
         if self.position is not None:
-            z_BhwD = z_BhwD + self.position(z_BhwD)
+            z_BhwD = z_BhwD + self.position(z_BhwD, sampling.of_patches(self.sides))
         return self.norm(z_BhwD)
 
 
@@ -64,8 +66,8 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(D)
         self.project = nn.Linear(D, out_channels)
 
-    def forward(self, z_BhwD: torch.Tensor, height: int, width: int) -> torch.Tensor:
-        y_BHWD = z_BhwD if self.spread is None else self.spread(z_BhwD, height, width)
+    def forward(self, z_BhwD: torch.Tensor, height: int, width: int, sampling: Sampling = AS_TRAINED) -> torch.Tensor:
+        y_BHWD = z_BhwD if self.spread is None else self.spread(z_BhwD, height, width, sampling)
         return self.project(self.norm(y_BHWD))
 
 
@@ -77,22 +79,32 @@ class LocalMix(nn.Module):
         self.sides = sides
         self.weights = nn.Linear(D, D)
 
-    def forward(self, y_BHWD: torch.Tensor) -> torch.Tensor:
-        y_BhwpD = to_patches(y_BHWD, self.sides)
+    def forward(self, y_BHWD: torch.Tensor, sampling: Sampling = AS_TRAINED) -> torch.Tensor:
+        y_BhwpD = to_patches(y_BHWD, sampling.sides(self.sides))
         return (self.weights(y_BhwpD).softmax(dim=-2) * y_BhwpD).sum(dim=-2)
 
 
 class LocalSpread(nn.Module):
-    """Y = W^T Z with W a softmax over the points of each patch, for each feature."""
+    """Y = W^T Z with W a softmax over the points of each patch, for each feature.
+
+    Where a patch has more points than in the training, or fewer, what the softmax is taken of is interpolated, and the
+    mean of W over the patch stays what it was.
+    """
 
     def __init__(self, D: int, sides: Sides) -> None:
         super().__init__()
         self.sides = sides
         self.weights = nn.Linear(D, sides[0] * sides[1] * D)
 
-    def forward(self, z_BhwD: torch.Tensor, height: int, width: int) -> torch.Tensor:
-        w_BhwpD = self.weights(z_BhwD).unflatten(-1, (self.sides[0] * self.sides[1], -1)).softmax(dim=-2)
-        return from_patches(w_BhwpD * z_BhwD.unsqueeze(-2), self.sides, height, width)
+    def forward(self, z_BhwD: torch.Tensor, height: int, width: int, sampling: Sampling = AS_TRAINED) -> torch.Tensor:
+        points = self.sides[0] * self.sides[1]
+        w_BhwpD, sides = self.weights(z_BhwD).unflatten(-1, (points, -1)), sampling.sides(self.sides)
+        if sides != self.sides:
+            w_BhwpD = resampled(w_BhwpD, self.sides, sides)
+        w_BhwpD = w_BhwpD.softmax(dim=-2)
+        if sides != self.sides:
+            w_BhwpD = w_BhwpD * (sides[0] * sides[1] / points)
+        return from_patches(w_BhwpD * z_BhwD.unsqueeze(-2), sides, height, width)
 
 
 class GlobalMix(nn.Module):
@@ -104,7 +116,7 @@ class GlobalMix(nn.Module):
         self.patches = patch_grid(*grid, sides)
         self.weights = nn.Linear(D, self.patches[0] * self.patches[1])
 
-    def forward(self, y_BHWD: torch.Tensor) -> torch.Tensor:
+    def forward(self, y_BHWD: torch.Tensor, _sampling: Sampling = AS_TRAINED) -> torch.Tensor:
         _check_grid(self.grid, tuple(y_BHWD.shape[1:3]))
         y_BPD = y_BHWD.flatten(1, 2)
         w_BPL = self.weights(y_BPD).softmax(dim=1)
@@ -119,7 +131,7 @@ class GlobalSpread(nn.Module):
         self.grid = grid
         self.weights = nn.Linear(D, grid[0] * grid[1])
 
-    def forward(self, z_BhwD: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    def forward(self, z_BhwD: torch.Tensor, height: int, width: int, _sampling: Sampling = AS_TRAINED) -> torch.Tensor:
         _check_grid(self.grid, (height, width))
         z_BLD = z_BhwD.flatten(1, 2)
         w_BLP = self.weights(z_BLD).softmax(dim=1)

@@ -1,16 +1,23 @@
 """GeoMamba kernel (Algorithm 1): the four-way scan with its projections, convolution and gate.
 
+What is ours and not the paper's is off by default: larger convolutions, a spectral branch, B and C with a bias, a
+linear way out, and axes that are rings.
+
 Axes: B batch, h x w patch grid, D embedding, E = expand * D channels of the scan, K directions, N dstates, r rank of
 the time step.
 """
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import nn
 
-from geomano_hpc.kernels import conv_silu, geo_scan, negative_exp, norm_gate, order_set, split_rows
+from geomano_hpc.kernels import geo_scan, negative_exp, norm_gate, order_set, split_rows
+from geomano_hpc.models.parts.local import DepthwiseConv
+from geomano_hpc.models.parts.sampling import AS_TRAINED, Sampling
+from geomano_hpc.models.parts.spectral import SpectralBranch
 from geomano_hpc.models.parts.stack import keeping_inputs
 
 
@@ -18,6 +25,7 @@ class GeoMambaKernel(nn.Module):
     """Algorithm 1. Mamba's initialisation of dt, A and D; the correction R is absent, a fixed mask, or learnable."""
 
     R: torch.Tensor | None
+    dt_weight: nn.Parameter | None
 
     def __init__(
         self,
@@ -29,9 +37,14 @@ class GeoMambaKernel(nn.Module):
         orders: str = "paper",
         correction: str = "0011",
         correction_form: str = "equation",
+        dt_rank: int | Literal["auto", "full"] = "auto",
+        conv_size: int = 3,
+        scan_bias: bool = False,
+        spectral_modes: int = 0,
+        way_out: Literal["gated", "linear"] = "gated",
         backend: str = "auto",
     ) -> None:
-        """`correction`: none, learnable, or a mask with one digit per direction."""
+        """The keys are those of GeomanoConfig."""
         super().__init__()
         self.kind = kind
         self.correction_form = correction_form
@@ -40,13 +53,14 @@ class GeoMambaKernel(nn.Module):
         K, N = len(self.orders), dstate
         D = embedding
         E = expand * D
-        self.dt_rank = math.ceil(D / 16)
+        is_full = dt_rank == "full"  # Algorithm 1 read literally: one Linear gives Delta, B and C
+        self.dt_rank = E if is_full else math.ceil(D / 16) if dt_rank == "auto" else int(dt_rank)
         self.dstate = N
 
         self.in_projection = nn.Linear(D, E)
-        self.convolution = nn.Conv2d(E, E, kernel_size=3, padding=1, groups=E)
-        self.scan_projection = nn.Linear(E, K * (self.dt_rank + 2 * N), bias=False)
-        self.dt_weight = nn.Parameter(_dt_weight(K, E, self.dt_rank))
+        self.convolution = DepthwiseConv(E, conv_size, activation="silu", backend=backend)
+        self.scan_projection = nn.Linear(E, K * (self.dt_rank + 2 * N), bias=scan_bias)
+        self.dt_weight = None if is_full else nn.Parameter(_dt_weight(K, E, self.dt_rank))
         self.dt_bias = nn.Parameter(_dt_bias(K, E))
         self.A_log = nn.Parameter(torch.log(torch.arange(1.0, N + 1)).expand(K, E, N).clone())
         self.skip = nn.Parameter(torch.ones(K, E))
@@ -57,15 +71,20 @@ class GeoMambaKernel(nn.Module):
         else:
             mask_K = torch.tensor([float(digit) for digit in correction])
             self.register_buffer("R", mask_K[:, None, None].expand(K, E, N).clone(), persistent=False)
-        self.norm = nn.LayerNorm(E)
+        self.norm = nn.LayerNorm(E) if way_out == "gated" else None
         self.out_projection = nn.Linear(E, D)
+        self.spectral = SpectralBranch(E, spectral_modes) if spectral_modes else None
 
     def forward(
-        self, z_BhwD: torch.Tensor, pre_norm: Callable[[torch.Tensor], torch.Tensor] | None = None
+        self,
+        z_BhwD: torch.Tensor,
+        pre_norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        where: Sampling = AS_TRAINED,
     ) -> torch.Tensor:
         """`pre_norm` of a layer is computed again in the backward, like what else costs little."""
         z_BhwE = keeping_inputs(lambda z: self.in_projection(z if pre_norm is None else pre_norm(z)), z_BhwD)
-        x_BhwE, projected = keeping_inputs(self._scan_inputs, z_BhwE)
+        x_BhwE, projected = keeping_inputs(lambda z: self._scan_inputs(z, where), z_BhwE)
+        kind, rings = self._kind_and_rings(z_BhwE, where)
 
         per_direction = projected.unflatten(-1, (len(self.orders), -1))
         dt, B, C = split_rows(per_direction, (self.dt_rank, self.dstate, self.dstate), self.backend)
@@ -80,19 +99,31 @@ class GeoMambaKernel(nn.Module):
             dt_bias=self.dt_bias,
             dt_weight=self.dt_weight,
             orders=self.orders,
-            kind=self.kind,
+            kind=kind,
             correction=self.correction_form,
+            spacing=where.spacing,
+            periodic=rings,
             backend=self.backend,
         )
+        if self.spectral is not None:
+            y_BhwE = y_BhwE + self.spectral(x_BhwE)
+        if self.norm is None:
+            return self.out_projection(y_BhwE)
         return keeping_inputs(self._gated, y_BhwE, z_BhwE)
 
-    def _scan_inputs(self, z_BhwE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        bias = self.convolution.bias
-        assert bias is not None
-        x_BhwE = conv_silu(z_BhwE, self.convolution.weight, bias, self.backend)
+    def _kind_and_rings(self, z_BhwE: torch.Tensor, where: Sampling) -> tuple[str, tuple[bool, bool]]:
+        """A 1d scan of a plane is closed nowhere; that of a line is a 2d scan of one row, and that can be closed."""
+        if self.kind == "2d":
+            return "2d", where.periodic
+        is_closed_line = where.periodic[1] and z_BhwE.shape[1] == 1
+        return ("2d", where.periodic) if is_closed_line else ("1d", (False, False))
+
+    def _scan_inputs(self, z_BhwE: torch.Tensor, where: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+        x_BhwE = self.convolution(z_BhwE, where.spacing, where.periodic)
         return x_BhwE, self.scan_projection(x_BhwE)
 
     def _gated(self, y_BhwE: torch.Tensor, z_BhwE: torch.Tensor) -> torch.Tensor:
+        assert self.norm is not None
         gated = norm_gate(y_BhwE, z_BhwE, self.norm.weight, self.norm.bias, self.norm.eps, self.backend)
         return self.out_projection(gated)
 

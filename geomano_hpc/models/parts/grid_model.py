@@ -15,6 +15,7 @@ from torch import nn
 from geomano_hpc.config import ModelConfig
 from geomano_hpc.config.explain import closest
 from geomano_hpc.errors import ConfigError
+from geomano_hpc.models.parts.sampling import Sampling
 
 
 class GridModel(nn.Module):
@@ -36,6 +37,11 @@ class GridModel(nn.Module):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{type(self).__name__}: {key} is a number of 1 or more (found {value!r})")
         self.in_channels, self.out_channels = in_channels, out_channels
+        self.sampling = Sampling()
+
+    def place(self, sampling: Sampling) -> None:
+        """Say where the points of the next grids lie. A model may make use of it; it is no part of its state."""
+        self.sampling = sampling
 
     def check_input(self, x_BHWC: torch.Tensor) -> None:
         if x_BHWC.ndim != 4 or x_BHWC.shape[-1] != self.in_channels:

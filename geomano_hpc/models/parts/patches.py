@@ -27,3 +27,16 @@ def from_patches(y_BhwPD: torch.Tensor, sides: Sides, height: int, width: int) -
     """The grid that `to_patches` cut, without the lines that it repeated."""
     rows = y_BhwPD.unflatten(3, sides).transpose(2, 3)  # B, h, p, w, p, D
     return rows.flatten(3, 4).flatten(1, 2)[:, :height, :width]
+
+
+def resampled(y_BhwPD: torch.Tensor, sides: Sides, here: Sides) -> torch.Tensor:
+    """Values at the points of patches, at other points of the same patches: linear between points, constant beyond."""
+    rows, columns = (_between(many, few).to(y_BhwPD) for many, few in zip(here, sides, strict=True))
+    by_side = y_BhwPD.unflatten(-2, sides)
+    return torch.einsum("pr,qc,...rcd->...pqd", rows, columns, by_side).flatten(-3, -2)
+
+
+def _between(here: int, points: int) -> torch.Tensor:
+    """[here, points]: the shares of the points in each of `here` points that stand for the same length."""
+    at = ((torch.arange(here) + 0.5) * points / here - 0.5).clamp(0, points - 1)
+    return (1 - (at[:, None] - torch.arange(points)).abs()).clamp(min=0)

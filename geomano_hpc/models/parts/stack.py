@@ -2,7 +2,7 @@
 otherwise: checkpointed, and with compiled dense parts."""
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -36,10 +36,11 @@ class LayerStack(nn.ModuleList):
         super().__init__(layers)
         self.checkpointing = False
 
-    def forward(self, z: torch.Tensor) -> torch.Tensor:
+    def forward(self, z: torch.Tensor, *given: Any) -> torch.Tensor:
+        """`given` is what every layer gets beside z."""
         for layer in self:
             again = self.checkpointing and torch.is_grad_enabled()
-            z = checkpoint(layer, z, use_reentrant=False) if again else layer(z)
+            z = checkpoint(layer, z, *given, use_reentrant=False) if again else layer(z, *given)
         return z
 
 
