@@ -70,8 +70,9 @@ def scan(name: str) -> Scan:
     with torch.device("meta"):
         model = build_model(config, found.in_channels, 1, found.grid)
     kernel = next(module for module in model.modules() if isinstance(module, GeoMambaKernel))
-    _, channels, rank = kernel.dt_weight.shape
-    return Scan(found.batch, *found.grid, channels, kernel.dstate, rank, kernel.kind, config.orders, config.correction)
+    channels = kernel.A_log.shape[1]
+    orders, correction = config.orders, config.correction
+    return Scan(found.batch, *found.grid, channels, kernel.dstate, kernel.dt_rank, kernel.kind, orders, correction)
 
 
 def full_scan(name: str) -> Scan:

@@ -12,6 +12,7 @@ from geomano_hpc.data import Signature
 from geomano_hpc.data.signature import steps_between
 from geomano_hpc.data_prep.store_card import Axis
 from geomano_hpc.errors import DataError
+from geomano_hpc.models.parts.grid_model import GridModel
 from geomano_hpc.models.parts.sampling import Sampling
 
 _MOST = 32.0  # times as coarse or as fine: beyond it one of the two has other units
@@ -19,7 +20,7 @@ _MOST = 32.0  # times as coarse or as fine: beyond it one of the two has other u
 
 def place(model: nn.Module, trained: Sequence[Axis], here: Sequence[Axis], source: str) -> None:
     """Tell the model where the points of the next grids lie, if it wants to know. `source` is named in errors."""
-    if hasattr(model, "place"):
+    if isinstance(model, GridModel):
         model.place(sampling_between(trained, here, source))
 
 
