@@ -9,6 +9,7 @@ from geomano_hpc.config import load_recipe
 from geomano_hpc.models import build_model
 from geomano_hpc.models.geomano import GeomanoConfig
 from geomano_hpc.models.parts.geomamba import GeoMambaKernel
+from geomano_hpc.models.parts.spectral import SpectralBranch
 
 VARIANTS: dict[str, dict[str, object]] = {
     "paper_2d": {"kind": "2d", "correction": "0011"},
@@ -20,6 +21,12 @@ VARIANTS: dict[str, dict[str, object]] = {
     "global": {"kind": "2d", "encoder": "global", "patch": 2},
     "expand": {"kind": "2d", "expand": 2},
     "learnable_state": {"kind": "2d", "correction": "learnable", "correction_form": "state"},
+    "learnable_input": {"kind": "2d", "correction": "learnable", "correction_form": "input"},
+    "convolutions": {"conv_size": 7, "mlp_conv": 5},
+    "spectral": {"spectral_modes": 2},
+    "full_dt": {"dt_rank": "full"},
+    "biases": {"scan_bias": True, "dt_rank": 3},
+    "linear": {"way_out": "linear"},
 }
 
 
@@ -119,3 +126,35 @@ def test_sizes_of_the_papers_models() -> None:
         model = build_model(load_recipe(name).model, in_channels, 1)
         counts[name] = sum(parameter.numel() for parameter in model.parameters())
     assert counts == {"darcy": 330_753, "navier_stokes": 4_069_889}
+
+
+def test_full_time_step_is_one_linear_of_all_channels() -> None:
+    """Algorithm 1 read literally: Delta, B and C come out of one Linear."""
+    kernel = GeoMambaKernel(8, dstate=3, dt_rank="full")
+    assert kernel.dt_weight is None
+    assert kernel.scan_projection.out_features == 4 * (8 + 2 * 3)
+
+
+def test_spectral_branch_is_the_same_on_every_grid_that_holds_its_modes() -> None:
+    torch.manual_seed(0)
+    branch = SpectralBranch(4, 3).double()
+    x = torch.zeros(1, 8, 12, 4, dtype=torch.float64)
+    i, j = torch.meshgrid(torch.arange(8) / 8, torch.arange(12) / 12, indexing="ij")
+    for down, along in ((0, 0), (1, 2), (2, 1), (-2, 2)):
+        x += (2 * torch.pi * (down * i + along * j) + down)[None, ..., None].cos()
+    upsampled = torch.fft.irfft2(_padded(torch.fft.rfft2(x, dim=(1, 2), norm="forward")), (16, 24), (1, 2), "forward")
+    torch.testing.assert_close(branch(upsampled)[:, ::2, ::2], branch(x))
+    assert branch(x).norm() > 0.1
+
+
+def _padded(modes: torch.Tensor) -> torch.Tensor:
+    """Of 8 x 12 points, for 16 x 24."""
+    wide = modes.new_zeros(1, 16, 13, 4)
+    wide[:, :4, :7], wide[:, -4:, :7] = modes[:, :4], modes[:, -4:]
+    return wide
+
+
+@pytest.mark.parametrize("key", ["conv_size", "mlp_conv"])
+def test_a_convolution_has_a_point_in_its_middle(key: str) -> None:
+    with pytest.raises(ValueError, match=f"{key} is 4: a convolution has a point in its middle, so take 5"):
+        small(**{key: 4})

@@ -23,8 +23,16 @@ class DepthwiseConv(nn.Conv2d):
     def forward(  # type: ignore[override]
         self, z_BhwE: torch.Tensor, spacing: Pair = (1.0, 1.0), wrap: tuple[bool, bool] = (False, False)
     ) -> torch.Tensor:
-        weight = self.weight if spacing == (1.0, 1.0) else on_spacing(self.weight, spacing)
-        return depthwise_conv(z_BhwE, weight, self.bias, self.activation, wrap, self.backend)
+        weight = self.weight
+        if spacing == (1.0, 1.0):
+            return depthwise_conv(z_BhwE, weight, self.bias, self.activation, wrap, self.backend)
+        # On a coarser grid the points between are filled in first, so that a tap beyond a wall is zero as it was.
+        between = [max(1, math.ceil(one - 1e-9)) for one in spacing]
+        for axis in (1, 2):
+            z_BhwE = filled_in(z_BhwE, axis, between[axis - 1], wrap[axis - 1])
+        weight = on_spacing(weight, (spacing[0] / between[0], spacing[1] / between[1]))
+        found = depthwise_conv(z_BhwE, weight, self.bias, self.activation, wrap, self.backend)
+        return found[:, :: between[0], :: between[1]]
 
 
 def on_spacing(weight_E1pq: torch.Tensor, spacing: Pair) -> torch.Tensor:
@@ -42,3 +50,13 @@ def _shares(size: int, spacing: float) -> torch.Tensor:
     at = torch.arange(-reach, reach + 1) / spacing
     farthest = math.ceil(reach / spacing - 1e-9)
     return (1 - (torch.arange(-farthest, farthest + 1)[:, None] - at).abs()).clamp(min=0)
+
+
+def filled_in(z_BhwE: torch.Tensor, axis: int, times: int, is_ring: bool) -> torch.Tensor:
+    """With so many points where there was one, linear between two; on a ring between the last and the first, too."""
+    if times == 1:
+        return z_BhwE
+    after = z_BhwE.roll(-1, axis)
+    steps = [torch.lerp(z_BhwE, after, number / times) for number in range(times)]
+    filled = torch.stack(steps, dim=axis + 1).flatten(axis, axis + 1)
+    return filled if is_ring else filled.narrow(axis, 0, filled.shape[axis] - times + 1)

@@ -37,6 +37,7 @@ def resampled(y_BhwPD: torch.Tensor, sides: Sides, here: Sides) -> torch.Tensor:
 
 
 def _between(here: int, points: int) -> torch.Tensor:
-    """[here, points]: the shares of the points in each of `here` points that stand for the same length."""
-    at = ((torch.arange(here) + 0.5) * points / here - 0.5).clamp(0, points - 1)
+    """[here, points]: the shares of the points in each of `here` points that stand for the same length. Both begin at
+    one place."""
+    at = (torch.arange(here) * points / here).clamp(max=points - 1)
     return (1 - (at[:, None] - torch.arange(points)).abs()).clamp(min=0)
