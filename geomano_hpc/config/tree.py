@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
+from pydantic import Field, PositiveInt, SerializeAsAny, ValidationInfo, field_validator
 
 from geomano_hpc.config.choices import LoggerNames, LossName, OptimizerName, Options, SchedulerName
 from geomano_hpc.config.models import ModelConfig, default_model, model_section
@@ -82,6 +82,12 @@ _OF_THE_RECIPE = {
 
 class TrainingConfig(Strict):
     epochs: int = Field(default=500, gt=0)
+    resolutions: list[tuple[PositiveInt, PositiveInt]] | None = Field(
+        default=None,
+        min_length=1,
+        description="coarse to fine: [points, epochs] of each stage, such as [[22, 15], [43, 5]]; points along the "
+        "longer side, the last ones those of the store, the epochs together training.epochs",
+    )
     batch_size: int = Field(default=4, gt=0, description="over all ranks")
     lr: float = Field(default=3e-4, gt=0, description="the peak of the schedule")
     optimizer: OptimizerName = Field(
@@ -143,6 +149,12 @@ class TrainingConfig(Strict):
     )
 
     def model_post_init(self, _context: Any) -> None:
+        staged = sum(epochs for _, epochs in self.resolutions or ())
+        if self.resolutions and staged != self.epochs:
+            raise ValueError(
+                f"training.resolutions has stages of {staged} epochs together, and training.epochs is {self.epochs}: "
+                "make them equal"
+            )
         if self.engine == "torch" and (self.zero or self.deepspeed):
             raise ValueError("training.zero and training.deepspeed are DeepSpeed's: leave them out with engine torch")
         for path, ours in _OF_THE_RECIPE.items():

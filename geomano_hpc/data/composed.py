@@ -96,7 +96,27 @@ class Joined:
         return out
 
 
-Field = torch.Tensor | StreamedField | DirectRows | Rows | Windows | Joined
+class Coarser:
+    """Every n-th point of each axis of a field. The field is read whole: its samples lie whole in the shards."""
+
+    def __init__(self, field: "Field", stride: int) -> None:
+        self._field = field
+        self._every = (slice(None), *[slice(None, None, stride)] * (len(field.shape) - 2))
+        grid = (len(range(0, points, stride)) for points in field.shape[1:-1])
+        self.shape: tuple[int, ...] = (field.shape[0], *grid, field.shape[-1])
+
+    @property
+    def prefetch(self) -> int:
+        return prefetch_of(self._field)
+
+    def start(self, samples: torch.Tensor, pinned: bool = False) -> InFlight:
+        return Then([start(self._field, samples)], lambda read: self._fewer(read[0], len(samples), pinned))
+
+    def _fewer(self, values: torch.Tensor, samples: int, pinned: bool) -> torch.Tensor:
+        return _empty((samples, *self.shape[1:]), pinned).copy_(values[self._every])
+
+
+Field = torch.Tensor | StreamedField | DirectRows | Rows | Windows | Joined | Coarser
 
 
 def prefetch_of(field: Field) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from geomano_hpc.data.composed import Field, Joined, Rows, Windows, prefetch_of, read_samples, start
+from geomano_hpc.data.composed import Coarser, Field, Joined, Rows, Windows, prefetch_of, read_samples, start
 from geomano_hpc.data.resolution import reader_at
 from geomano_hpc.data.signature import Signature
 from geomano_hpc.data.stream import InFlight
@@ -89,6 +89,14 @@ class Split:
     @property
     def target_normaliser(self) -> Normaliser:
         return self.signature.target_normaliser
+
+    def coarser(self, stride: int) -> "Split":
+        """The same samples on every n-th point of each axis."""
+        if stride == 1:
+            return self
+        given, target = (Coarser(field, stride) for field in (self.input_SHWC, self.target_SHWC))
+        found = replace(self, input_SHWC=given, target_SHWC=target)
+        return replace(found, signature=self.signature.on_grid(found.grid))
 
     def batch(self, samples: torch.Tensor) -> Batch:
         fields = (self.input_SHWC, self.target_SHWC)

@@ -30,6 +30,22 @@ def reader_at(store: Store, resolution: int) -> Callable[[str, np.ndarray], np.n
     return lambda name, rows: arrays[name][rows]
 
 
+def stride_within(store: Store, resolution: int) -> int:
+    """Every n-th point of the store's own grid gives `resolution` points along its longer side, and the same domain."""
+    stride = _stride(store, store.grid, resolution)
+    if stride is None:
+        possible = ", ".join(map(str, _resolutions(store, store.grid)))
+        raise DataError(
+            f"{store.path}: of its {max(store.grid)} points a side, every n-th one gives {possible}, but not "
+            f"{resolution}; choose one of these, so that every grid covers the same domain"
+        )
+    return stride
+
+
+def _resolutions(store: Store, grid: Sequence[int]) -> list[int]:
+    return [points for points in range(3, max(grid) + 1) if _stride(store, grid, points) is not None]
+
+
 def _every(values: np.ndarray, stride: int) -> np.ndarray:
     return values[(slice(None), *[slice(None, None, stride)] * (values.ndim - 2))]
 
@@ -88,7 +104,7 @@ def _settings(store: Store, stride: int) -> Problem:
 def _not_there(store: Store, resolution: int, raw: tuple[int, ...] | None) -> str:
     names = " and ".join(source["name"] for source in store.card.provenance["sources"])
     grids = [grid for grid in (store.grid, raw) if grid is not None]
-    possible = sorted({r for grid in grids for r in range(3, max(grid) + 1) if _stride(store, grid, r) is not None})
+    possible = sorted({points for grid in grids for points in _resolutions(store, grid)})
     source = f"{names} beside it has {max(raw)}" if raw else f"its raw file {names} is not beside it"
     return (
         f"{store.path}: holds {max(store.grid)} points a side and {source}, which gives "

@@ -72,7 +72,7 @@ class Training:
         self.setup, self.recipe, self.ranks, self.engine = setup, setup.recipe, setup.ranks, setup.engine
         self.config, self.total_steps = setup.recipe.training, setup.total_steps
         self.folder, self.watch, self.stop, self.done = folder, watch, stop, done
-        self.steps = Steps(setup.recipe, setup.engine, setup.task, watch, self._wishes)
+        self.steps = Steps(setup.recipe, setup.engine, setup.stages, watch, self._wishes)
         self.sums = EpochSums(**done.sums)
         self.overflows = 0
         self.saved_position, self.saved_at = done.position, time.monotonic()
@@ -86,7 +86,7 @@ class Training:
 
     def run(self) -> dict[str, Any]:
         logger.info(
-            f"training {self.recipe.name}: {self.setup.parameters} parameters, {len(self.steps.task.split)} samples, "
+            f"training {self.recipe.name}: {self.setup.parameters} parameters, {self.steps.samples} samples, "
             f"steps {self.position.step + 1} to {self.total_steps}, epochs {self.position.epoch + 1} to "
             f"{self.config.epochs} on {self.engine.device}"
         )
@@ -163,6 +163,7 @@ class Training:
         line = {
             "epoch": epoch,
             "step": self.position.step,
+            **({} if self.setup.stages.is_one else {"points": max(self.setup.stages.at(epoch).grid)}),
             **line_of(self.setup.judged_split, judged, time.monotonic() - started),
             **self.sums.line(),
             "skipped_batches": self.done.skipped,
@@ -174,7 +175,7 @@ class Training:
             if self.ranks.is_main:
                 save_weights(self.folder.best_weights_file, weights, self.setup.task.split, self.recipe)
         if last or (config.figures_every and epoch % config.figures_every == 0):
-            with evaluating(self.engine.model):
+            with self._judging():
                 self._show_samples(self.engine.evaluation_network, self.setup.judge)
         self.journal.epoch(line)
         self.done = replace(self.done, position=Position(epoch, self.position.step))
@@ -183,8 +184,16 @@ class Training:
         if due or last or epoch % config.checkpoint_every == 0:
             self._save()
 
-    def _evaluate(self) -> Evaluation:
+    @contextlib.contextmanager
+    def _judging(self) -> Iterator[None]:
+        """In evaluation mode, on the grid of the data: that of the last stage."""
+        if not self.setup.stages.is_one:
+            self.setup.stages.place(self.engine.model, self.setup.task)
         with evaluating(self.engine.model):
+            yield
+
+    def _evaluate(self) -> Evaluation:
+        with self._judging():
             return self._judged(self.engine.evaluation_network, self.setup.judge)
 
     def _judged(self, network: Network, task: Task) -> Evaluation:
@@ -197,7 +206,7 @@ class Training:
             logger.warning("no evaluation on the validation split gave a number: the last weights are tested")
         else:
             self.engine.replace_weights(load_alone(self.folder.best_weights_file).weights)
-        with evaluating(self.engine.model):
+        with self._judging():
             if self.done.best is not None:
                 self._show_samples(self.engine.evaluation_network, self.setup.test_task)
             return self._judged(self.engine.evaluation_network, self.setup.test_task)

@@ -19,8 +19,8 @@ from geomano_hpc.training.engines.whole_state import check_goes_on
 from geomano_hpc.training.loggers.logger import check_loggers
 from geomano_hpc.training.losses import make_loss
 from geomano_hpc.training.optimizers import check_optimizer
-from geomano_hpc.training.sampling import axes_of, place
 from geomano_hpc.training.schedules import check_scheduler
+from geomano_hpc.training.stages import Stages, stages_of
 from geomano_hpc.training.tasks import Task
 
 
@@ -32,13 +32,18 @@ class Setup:
     ranks: Ranks
     store: Store
     data_loading: dict[str, Any]  # what was chosen and from which numbers, for environment.json
-    task: Task  # of the training split
+    stages: Stages  # of the training split: on one grid, or from coarse to fine
     test_task: Task
     validation_task: Task | None  # of a store that has such a split
     backend: BackendStatus | None  # of the scan; None for a model without one
     engine: Engine  # holds the model
     parameters: int
     total_steps: int  # of the optimiser
+
+    @property
+    def task(self) -> Task:
+        """Of the training split as it is stored."""
+        return self.stages.own
 
     @property
     def chooses_best(self) -> bool:
@@ -81,19 +86,19 @@ def set_up(recipe: Recipe, ranks: Ranks) -> Setup:
     }
     train_split = tasks["train"].split
     check_trainable(train_split, recipe)
+    stages = stages_of(recipe, tasks["train"], store)
     backend = scan_backend(recipe, ranks)
     if not torch.cuda.is_available():
         keep_freed_memory()
     torch.manual_seed(recipe.training.seed)
     channels = (train_split.in_channels, train_split.out_channels)
     model = build_model(recipe.model, *channels, train_split.plane, recipe.compute)
-    axes = axes_of(train_split.signature, train_split.grid)
-    place(model, axes, axes, str(recipe.data.store))
+    stages.place(model, stages.own)
     parameters = count_parameters(model)  # before ZeRO 3 parts them
     total_steps = recipe.training.epochs * -(-len(train_split) // recipe.training.batch_size)
     engine = start_engine(model, recipe.training, total_steps, ranks, precision)
-    judged = (tasks["train"], tasks["test"], tasks.get("validation"))
-    return Setup(recipe, ranks, store, loaded.record, *judged, backend, engine, parameters, total_steps)
+    judged = (tasks["test"], tasks.get("validation"))
+    return Setup(recipe, ranks, store, loaded.record, stages, *judged, backend, engine, parameters, total_steps)
 
 
 def check_trainable(split: Split, recipe: Recipe) -> None:

@@ -17,7 +17,7 @@ from geomano_hpc.training.distributed.watch import RankWatch
 from geomano_hpc.training.engines.engine import Engine
 from geomano_hpc.training.records.checkpoint import Position
 from geomano_hpc.training.records.metrics import EpochSums
-from geomano_hpc.training.tasks import Task
+from geomano_hpc.training.stages import Stages
 from geomano_hpc.training.trace import part
 
 
@@ -60,27 +60,33 @@ class Steps:
         self,
         recipe: Recipe,
         engine: Engine,
-        task: Task,
+        stages: Stages,
         watch: RankWatch,
         wishes: Callable[[], tuple[bool, bool]] = lambda: (False, False),
         traced: bool = False,
     ) -> None:
         """`wishes` tells whether this rank wants to stop, and to save."""
-        self.recipe, self.engine, self.task, self.ranks = recipe, engine, task, engine.ranks
-        self.per_epoch = -(-len(task.split) // recipe.training.batch_size)
+        self.recipe, self.engine, self.stages, self.ranks = recipe, engine, stages, engine.ranks
+        self.samples = len(stages.own.split)
+        self.per_epoch = -(-self.samples // recipe.training.batch_size)
         self._watch, self._wishes, self._traced = watch, wishes, traced
         self._data_wait = DataWait()
         self._marks = itertools.count(1)
 
     def batches(self, position: Position) -> Generator[tuple[GlobalBatch, Iterator[Batch]]]:
         """Every step that is left, with this rank's parts of it; the samples of the next steps are read meanwhile."""
-        config, samples = self.recipe.training, len(self.task.split)
+        config = self.recipe.training
         first_step = position.step - position.epoch * self.per_epoch
-        plan = (samples, config.batch_size, config.seed, config.epochs, position.epoch + 1, first_step)
-        schedule = (part for batch in training_batches(*plan) for part, _ in self._parts(batch.samples))
-        loaded = self.task.split.batches(schedule, self._data_wait)
-        for batch in training_batches(*plan):
-            yield batch, loaded
+        for stage in self.stages.of_training:
+            if position.epoch >= stage.last:
+                continue
+            first = max(stage.first, position.epoch + 1)
+            plan = (self.samples, config.batch_size, config.seed, stage.last, first, first_step)
+            schedule = (part for batch in training_batches(*plan) for part, _ in self._parts(batch.samples))
+            loaded = stage.task.split.batches(schedule, self._data_wait)
+            for batch in training_batches(*plan):
+                yield batch, loaded
+            first_step = 0
 
     def _parts(self, batch: torch.Tensor) -> list[tuple[torch.Tensor, bool]]:
         """This rank's samples of a global batch in `accumulate` parts, and whether they count.
@@ -96,7 +102,9 @@ class Steps:
         """One optimiser step. If its gradient is not finite, the weights are left as they were."""
         started, waited = time.perf_counter(), self._data_wait.seconds
         torch.manual_seed(seed_of_step(self.recipe.training.seed, batch, self.ranks.rank))
-        device = self.engine.device
+        device, task = self.engine.device, self.stages.at(batch.epoch).task
+        if not self.stages.is_one:  # an evaluation before was on the grid of the data
+            self.stages.place(self.engine.model, task)
         sums = torch.zeros(3, dtype=torch.float64, device=device)
         parts = self._parts(batch.samples)
         for number, (_, counts) in enumerate(parts, start=1):
@@ -105,7 +113,7 @@ class Steps:
             last = number == len(parts)
             with self.engine.part(last):
                 with self._stage("forward"):
-                    losses = self.task.loss_parts(self.engine.network, fields, device)
+                    losses = task.loss_parts(self.engine.network, fields, device)
                 with self._stage("backward"):
                     total = losses.total if counts else 0.0 * losses.total
                     self.engine.backward(total, last)

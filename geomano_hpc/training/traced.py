@@ -22,7 +22,7 @@ def trace(recipe: Recipe, folder: RunFolder, say: Callable[[str], None]) -> None
             held.callback(as_found)
         setup = set_up(recipe, ranks)
         measured = steps_to_measure(setup.total_steps)
-        steps = Steps(recipe, setup.engine, setup.task, watch, traced=True)
+        steps = Steps(recipe, setup.engine, setup.stages, watch, traced=True)
         with tracing(folder.trace, ranks.rank, measured, say if ranks.is_main else lambda _: None) as stepped:
             for batch, loaded in steps.batches(Position()):
                 steps.take(batch, loaded)

@@ -69,7 +69,7 @@ def _train(recipe: str, folder: Path, ranks: int) -> dict[str, float]:
 
 def _bare_step(steps: Steps) -> BareStep:
     """The same model, batch and loss as those of the loop."""
-    recipe, split = steps.recipe, steps.task.split
+    recipe, split = steps.recipe, steps.stages.own.split
     channels = (split.in_channels, split.out_channels)
     state = torch.get_rng_state()  # the loop's numbers are left as they are
     bare = BareStep.of(recipe.model, recipe.training.batch_size, split.plane, channels, recipe.loss.gradient_weight)
