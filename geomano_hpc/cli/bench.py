@@ -1,4 +1,4 @@
-"""geomano bench kernels | train | accuracy | data"""
+"""geomano bench kernels | train | accuracy | resolution | data"""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -179,6 +179,49 @@ def accuracy(
     out = out or _file("accuracy")
     content = bench_accuracy(contests, seeds, changes, runs, at_once, out)
     _print([*accuracy_table(content), "", *measurement_table(content)], out)
+
+
+@app.command(cls=Once)
+def resolution(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="'geomano best', geomano, fno, uno or transolver; may be repeated. All by default."),
+    ] = None,
+    trained_on: Annotated[int, typer.Option(min=3, help="Points a side of the training.")] = 43,
+    evaluated_on: Annotated[
+        list[int] | None, typer.Option(min=3, help="Points a side; may be repeated. By default 22, 43, 85 and 211.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of every model.")] = 3,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key for all models, such as training.epochs=5.")
+    ] = None,
+    runs: Annotated[Path, typer.Option(help="Where run folders are.")] = Path("runs"),
+    at_once: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 2,
+    out: _Out = None,
+) -> None:
+    """Train models on one grid and evaluate them on others, on the same samples, without training again.
+
+    Ours is evaluated twice: keeping its lengths, and counting points. Makes its own data; killed and started again, it
+    goes on where it was. A picture of the errors is written beside the JSON file. FNO and U-NO need the extra
+    geomano_hpc[baselines].
+
+    \b
+    Examples:
+      geomano bench resolution
+      geomano bench resolution --model "geomano best" --model fno --seeds 1
+      geomano bench resolution --trained-on 85 --evaluated-on 43
+    """
+    from geomano_hpc.bench.record import measurement_table
+    from geomano_hpc.bench.resolution import CONTENDERS, bench_resolution, draw_resolutions, resolution_table
+    from geomano_hpc.config.recipe_files import overrides_once
+
+    contenders = {name: CONTENDERS[name] for name in _chosen("model", model, CONTENDERS)}
+    grids = evaluated_on or [22, 43, 85, 211]
+    out = out or _file("resolution")
+    changes = overrides_once(set_ or [])
+    content = bench_resolution(contenders, trained_on, grids, seeds, changes, runs, at_once, out)
+    draw_resolutions(content, out.with_suffix(".png"))
+    _print([*resolution_table(content), "", *measurement_table(content)], out)
 
 
 @app.command(cls=Once)

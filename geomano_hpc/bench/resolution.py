@@ -1,0 +1,208 @@
+"""Benchmark of resolutions: models that were trained on one grid, evaluated on others, without training again.
+
+The trainings are studies like any other: every model and seed has a run folder, and what is finished is not repeated.
+The test samples are the same on every grid: every n-th point of one raw file.
+"""
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geomano_hpc.atomic import replacing, write_json
+from geomano_hpc.bench.measurement import Measurement
+from geomano_hpc.bench.record import make_record, write_record
+from geomano_hpc.config import load_recipe
+from geomano_hpc.errors import ConfigError, GeomanoError
+from geomano_hpc.launch import PlannedRun, Study, plan
+from geomano_hpc.launch.run import run_here
+from geomano_hpc.models.geomano import GeoMaNO
+from geomano_hpc.progress import progress
+from geomano_hpc.training.distributed.ranks import Ranks
+from geomano_hpc.training.engines.engine import pick_device
+from geomano_hpc.training.evaluate import evaluate, load_trained
+from geomano_hpc.training.records.run_folder import RunFolder
+
+RECIPE = "bench_darcy"
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model, and the bar for its error on another grid over that on its own; None where the ratio is only shown."""
+
+    model: Mapping[str, Any]
+    finer: float | None = None
+    coarser: float | None = None
+
+
+_OURS = {"name": "geomano", "depth": 4, "embedding": 32, "dstate": 16, "kind": "2d", "correction": "0011"}
+
+CONTENDERS = {
+    "geomano best": Contender({**_OURS, "orders": "corners", "positional_encoding": True}, 1.08, 1.15),
+    "geomano": Contender(_OURS, 1.15, 1.15),
+    "fno": Contender({"name": "fno", "depth": 4, "embedding": 9, "modes": 6}),
+    "uno": Contender({"name": "uno", "embedding": 9, "modes": 4}),
+    "transolver": Contender({"name": "transolver", "depth": 4, "embedding": 24, "heads": 4, "slices": 64}),
+}
+
+
+def bench_resolution(
+    contenders: Mapping[str, Contender],
+    trained_on: int,
+    evaluated_on: Sequence[int],
+    seeds: int,
+    changes: Mapping[str, Any],
+    runs: Path,
+    at_once: int,
+    out: Path | None,
+) -> dict[str, Any]:
+    """Train what is missing on one grid, and evaluate it on all of them."""
+    if any(path.split(".")[0] == "model" for path in changes):
+        raise ConfigError("the benchmark chooses the models; change training, loss or data")
+    study = Study(
+        name=f"resolution_darcy_{trained_on}",
+        recipe=RECIPE,
+        set={**_data(trained_on, changes), **changes},
+        zip={"model": [dict(one.model) for one in contenders.values()]},
+        seeds=list(range(seeds)),
+    )
+    planned = plan(study)
+    outcome = run_here(study, planned, runs / study.name, at_once)
+    if outcome.failed:
+        raise GeomanoError("; ".join(f"{run} failed: {error}" for run, error in outcome.failed.items()))
+    grids = sorted({trained_on, *evaluated_on})
+    folder = runs / study.name
+    rows = list(_rows(contenders, planned, folder, grids))
+    content = make_record(
+        "resolution",
+        {"trained_on": trained_on, "evaluated_on": grids, "seeds": seeds, "recipe": RECIPE, "changes": dict(changes)},
+        rows,
+        list(_ratios(rows, contenders, trained_on)),
+    )
+    write_record(out, content)
+    return content
+
+
+def _data(trained_on: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe's own store, or one of the same samples on another grid of its raw points."""
+    usual = load_recipe(RECIPE).data
+    assert usual.generate is not None
+    if "data.store" in changes or trained_on == max(usual.generate.kept_points):
+        return {}
+    raw = usual.generate.grid
+    if trained_on < 2 or (raw - 1) % (trained_on - 1):
+        raise ConfigError(f"--trained-on {trained_on}: every n-th of {raw} points gives other grids, such as 43 and 85")
+    store = usual.store.with_name(f"{usual.store.stem}_{trained_on}.zarr")
+    return {"data.store": str(store), "data.generate.stride": (raw - 1) // (trained_on - 1)}
+
+
+def _rows(
+    contenders: Mapping[str, Contender], planned: Sequence[PlannedRun], folder: Path, grids: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """One for each model, grid and way to see the grid."""
+    seeds = len(planned) // len(contenders)
+    cases = [
+        (name, points, counted)
+        for name, one in contenders.items()
+        for points in grids
+        for counted in ([False, True] if one.model["name"] == GeoMaNO.Config.model_fields["name"].default else [False])
+    ]
+    of_model = {name: planned[number * seeds : (number + 1) * seeds] for number, name in enumerate(contenders)}
+    known = _Known(folder / "resolutions.json")
+    with progress("evaluate", len(cases)) as advance:
+        for name, points, counted in cases:
+            errors = [known.error(RunFolder(folder / run.name), points, counted) for run in of_model[name]]
+            yield {
+                "model": name + (", points counted" if counted else ""),
+                "points": points,
+                "errors": errors,
+                "mean": statistics.fmean(errors),
+                "std": statistics.stdev(errors) if len(errors) > 1 else None,
+            }
+            advance(f"{name} at {points}")
+
+
+class _Known:
+    """Errors that were evaluated before: a finished run does not change."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._errors: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+    def error(self, run: RunFolder, points: int, counted: bool) -> float:
+        key = f"{run.path.name} at {points}{' counted' if counted else ''}"
+        if key not in self._errors:
+            self._errors[key] = _error(run, points, counted)
+            write_json(self._file, self._errors)
+        return self._errors[key]
+
+
+def _error(run: RunFolder, points: int, counted: bool) -> float:
+    model, task = load_trained(run, resolution=points)
+    if counted:
+        assert isinstance(model, GeoMaNO)
+        model.counts_points = True
+    ranks = Ranks(0, 1, 0)
+    device = pick_device(ranks)
+    return evaluate(model.to(device), task, BATCH, device, ranks).rel_l2
+
+
+def _ratios(
+    rows: Sequence[Mapping[str, Any]], contenders: Mapping[str, Contender], trained_on: int
+) -> Iterator[Measurement]:
+    at = {(row["model"], row["points"]): row["mean"] for row in rows}
+    for (name, points), error in at.items():
+        if points == trained_on:
+            continue
+        one = contenders.get(name)
+        bar = None if one is None else one.finer if points > trained_on else one.coarser
+        detail = "mean test rel-L2 over that on the grid of the training"
+        yield Measurement(f"{name}: {points} / {trained_on}", error / at[name, trained_on], "x", detail, at_most=bar)
+
+
+def resolution_table(content: Mapping[str, Any]) -> list[str]:
+    """Errors by grid, for people."""
+    settings, rows = content["settings"], content["rows"]
+    grids = settings["evaluated_on"]
+    seeds = settings["seeds"]
+    of_seeds = f"{seeds} seed{'s' if seeds > 1 else ''}"
+    lines = [f"trained on {settings['trained_on']} points a side, {of_seeds}; test rel-L2 on"]
+    lines.append(f"  {'model':28}" + "".join(f"  {points:>19}" for points in grids))
+    for name in dict.fromkeys(row["model"] for row in rows):
+        found = {row["points"]: row for row in rows if row["model"] == name}
+        lines.append(f"  {name:28}" + "".join(f"  {_figure(found[points]):>19}" for points in grids))
+    return lines
+
+
+def _figure(row: Mapping[str, Any]) -> str:
+    return f"{row['mean']:.5f}" + ("" if row["std"] is None else f" ± {row['std']:.5f}")
+
+
+def draw_resolutions(content: Mapping[str, Any], file: Path) -> None:
+    """Error over points per side, a line for each model; dashed where points are counted."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    names = list(dict.fromkeys(row["model"] for row in content["rows"]))
+    colours: dict[str, str] = {}
+    for name in names:
+        rows = [row for row in content["rows"] if row["model"] == name]
+        base = name.removesuffix(", points counted")
+        colours.setdefault(base, f"C{len(colours)}")
+        points, means = [row["points"] for row in rows], [row["mean"] for row in rows]
+        spread = [row["std"] or 0.0 for row in rows]
+        style = "--" if name != base else "-"
+        axes.errorbar(points, means, spread, label=name, color=colours[base], linestyle=style, marker="o", capsize=3)
+    trained_on = content["settings"]["trained_on"]
+    axes.axvline(trained_on, color="0.7", linewidth=1, zorder=0)
+    axes.set(xscale="log", yscale="log", xlabel="points per side", ylabel="test rel-L2")
+    axes.set_title(f"trained on {trained_on} x {trained_on} points, evaluated on other grids", fontsize=10)
+    axes.set_xticks(content["settings"]["evaluated_on"], labels=[str(n) for n in content["settings"]["evaluated_on"]])
+    axes.minorticks_off()
+    axes.legend(fontsize=8)
+    with replacing(file) as temporary:
+        figure.savefig(temporary, dpi=150, format="png")
