@@ -13,6 +13,7 @@ Axes: B batch, H x W grid, E channels.
 """
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ def conv_silu(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, backend
     return F.silu(F.conv2d(z.movedim(-1, 1), weight, bias, padding=1, groups=E).movedim(1, -1))
 
 
-_ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu}
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": F.silu, "gelu": F.gelu}
 
 
 def depthwise_conv(

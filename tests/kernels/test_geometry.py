@@ -90,7 +90,8 @@ def test_gradients_on_rings_are_those_of_differences(periodic: tuple[bool, bool]
 
     def scan(*tensors: torch.Tensor) -> torch.Tensor:
         options: dict[str, Any] = {"orders": order_set("paper")[1:3], "periodic": periodic, "spacing": (0.7, 1.6)}
-        return geo_scan(**dict(zip(names, tensors, strict=True)), **options, kind="2d", backend="reference")
+        given: dict[str, Any] = dict(zip(names, tensors, strict=True))
+        return geo_scan(**given, **options, kind="2d", backend="reference")
 
     assert torch.autograd.gradcheck(scan, leaves)
 

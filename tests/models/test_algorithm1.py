@@ -23,6 +23,7 @@ def traverse_back(line: torch.Tensor, direction: int) -> torch.Tensor:
 
 def scan_line(kernel: GeoMambaKernel, x: torch.Tensor, d: int) -> torch.Tensor:
     """The equation of the GeoMamba-SSM for one direction; x [L, E]."""
+    assert kernel.dt_weight is not None
     projected = kernel.scan_projection(x).unflatten(-1, (4, -1))[:, d]
     low, B, C = projected.split([kernel.dt_rank, kernel.dstate, kernel.dstate], dim=-1)
     dt = F.softplus(low @ kernel.dt_weight[d].T + kernel.dt_bias[d])
@@ -40,6 +41,7 @@ def scan_line(kernel: GeoMambaKernel, x: torch.Tensor, d: int) -> torch.Tensor:
 
 def algorithm_1(kernel: GeoMambaKernel, z: torch.Tensor) -> torch.Tensor:
     """Algorithm 1 for one sample [H, W, D]; its lines in order."""
+    assert kernel.norm is not None
     z = kernel.in_projection(z)
     channels_first = z.movedim(-1, 0)[None]
     weight, bias = kernel.convolution.weight, kernel.convolution.bias

@@ -113,6 +113,7 @@ def test_mambas_initialisation_survives_a_blanket_reset_of_linear_layers() -> No
         assert steps.min() >= 0.99e-3
         assert steps.max() <= 1.01e-1
         assert steps.max() > 2 * steps.min()  # log-uniform, not one value
+        assert kernel.dt_weight is not None
         assert kernel.dt_weight.abs().max() <= 1  # rank 1: uniform in +-1
         assert kernel.dt_weight.std() > 0.3
         assert kernel.R is not None

@@ -65,6 +65,7 @@ def test_evaluation_at_another_resolution_takes_its_spacing_by_itself(trained: R
         assert model.where.spacing == ((1.0, 1.0) if resolution is None else (0.5, 0.5))
         assert model.where.points == (9, 9)
         errors[resolution] = mean_error(model, task, 4)
+    assert isinstance(model, GeoMaNO)
     model.counts_points = True
     assert mean_error(model, task, 4) != errors[17]
 

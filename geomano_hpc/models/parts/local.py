@@ -20,18 +20,19 @@ class DepthwiseConv(nn.Conv2d):
         super().__init__(E, E, size, padding=size // 2, groups=E)
         self.activation, self.backend = activation, backend
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, z_BhwE: torch.Tensor, spacing: Pair = (1.0, 1.0), wrap: tuple[bool, bool] = (False, False)
     ) -> torch.Tensor:
-        weight = self.weight
+        weight, bias = self.weight, self.bias
+        assert bias is not None
         if spacing == (1.0, 1.0):
-            return depthwise_conv(z_BhwE, weight, self.bias, self.activation, wrap, self.backend)
+            return depthwise_conv(z_BhwE, weight, bias, self.activation, wrap, self.backend)
         # On a coarser grid the points between are filled in first, so that a tap beyond a wall is zero as it was.
         between = [max(1, math.ceil(one - 1e-9)) for one in spacing]
         for axis in (1, 2):
             z_BhwE = filled_in(z_BhwE, axis, between[axis - 1], wrap[axis - 1])
         weight = on_spacing(weight, (spacing[0] / between[0], spacing[1] / between[1]))
-        found = depthwise_conv(z_BhwE, weight, self.bias, self.activation, wrap, self.backend)
+        found = depthwise_conv(z_BhwE, weight, bias, self.activation, wrap, self.backend)
         return found[:, :: between[0], :: between[1]]
 
 
