@@ -21,6 +21,7 @@ from geomano_hpc.models.parts.local import DepthwiseConv
 from geomano_hpc.models.parts.norm import PreNorm
 from geomano_hpc.models.parts.sampling import AS_TRAINED, Sampling
 from geomano_hpc.models.parts.stack import LayerStack, keeping_inputs
+from geomano_hpc.models.parts.without_scan import KernelWithoutScan
 
 
 def _quoted(value: Any) -> Any:
@@ -91,6 +92,10 @@ class GeomanoConfig(ModelConfig):
     way_out: Literal["gated", "linear"] = Field(
         default="gated", description="after the scan: LayerNorm, SiLU and gate, or nothing but the projection"
     )
+    dt_range: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] = Field(
+        default=(1e-3, 1e-1), description="least and largest time step before training; the states reach about 1 / step"
+    )
+    scan: bool = Field(default=True, description="false: the scan is left out, and what it takes in goes past it")
     scan_backend: str = Field(default="auto", description="auto, or a backend by name (see geomano doctor)")
 
     @model_validator(mode="before")
@@ -128,6 +133,8 @@ class GeomanoConfig(ModelConfig):
             size = getattr(self, key)
             if size > 0 and size % 2 == 0:
                 raise ValueError(f"{key} is {size}: a convolution has a point in its middle, so take {size + 1}")
+        if self.dt_range[0] >= self.dt_range[1]:
+            raise ValueError(f"dt_range {list(self.dt_range)}: give the least time step first")
         if self.correction.isdigit() and len(self.correction) != self.directions:
             digits = {2: "two", 4: "four"}[self.directions]
             raise ValueError(f"correction {self.correction!r} needs {digits} digits, one for each scan direction")
@@ -177,27 +184,37 @@ class MLP(nn.Sequential):
         return keeping_inputs(lambda hidden: narrow(activated(hidden)), hidden)
 
 
+def _kernel(config: GeomanoConfig) -> Any:
+    around_the_scan: dict[str, Any] = {
+        "expand": config.expand,
+        "conv_size": config.conv_size,
+        "spectral_modes": config.spectral_modes,
+        "way_out": config.way_out,
+        "backend": config.scan_backend,
+    }
+    if not config.scan:
+        return KernelWithoutScan(config.embedding, **around_the_scan)
+    return GeoMambaKernel(
+        config.embedding,
+        dstate=config.dstate,
+        kind=config.kind,
+        orders=config.orders,
+        correction=config.correction,
+        correction_form=config.correction_form,
+        dt_rank=config.dt_rank,
+        dt_range=config.dt_range,
+        scan_bias=config.scan_bias,
+        **around_the_scan,
+    )
+
+
 class GeoMaNOLayer(nn.Module):
     """S = Z + GeoMambaKernel(LayerNorm(Z)); Z = S + Linear(LayerNorm(S)), where Linear is a two-layer MLP."""
 
     def __init__(self, config: GeomanoConfig) -> None:
         super().__init__()
         self.kernel_norm = PreNorm(config.embedding, config.scan_backend)
-        self.kernel = GeoMambaKernel(
-            config.embedding,
-            dstate=config.dstate,
-            expand=config.expand,
-            kind=config.kind,
-            orders=config.orders,
-            correction=config.correction,
-            correction_form=config.correction_form,
-            dt_rank=config.dt_rank,
-            conv_size=config.conv_size,
-            scan_bias=config.scan_bias,
-            spectral_modes=config.spectral_modes,
-            way_out=config.way_out,
-            backend=config.scan_backend,
-        )
+        self.kernel = _kernel(config)
         self.mlp_norm = PreNorm(config.embedding, config.scan_backend)
         hidden = round(config.mlp_ratio * config.embedding)
         self.mlp = MLP(config.embedding, hidden, config.scan_backend, config.mlp_conv)

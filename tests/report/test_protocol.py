@@ -49,6 +49,15 @@ MODEL = {
     "model.positional_encoding=true": "positional encoding yes, not no",
     "model.encoder=local model.patch=2": "encoder local, not pointwise; patch 2, not 1",
     "model.kind=1d model.orders=corners": "kind 1d, not 2d; orders corners, not paper",
+    "model.periodic=auto": "periodic auto, not off",
+    "model.conv_size=7": "conv size 7, not 3",
+    "model.mlp_conv=5": "mlp conv 5, not 0",
+    "model.spectral_modes=4": "spectral modes 4, not 0",
+    "model.dt_rank=full": "dt rank full, not auto",
+    "model.dt_range=[0.01,1.0]": "dt range [0.01, 1.0], not [0.001, 0.1]",
+    "model.scan=false": "scan no, not yes",
+    "model.scan_bias=true": "scan bias yes, not no",
+    "model.way_out=linear": "way out linear, not gated",
 }
 OF_COST = ("batch", "loss", "options of the loss", "gradient loss", "precision", "999 of", "5 of")
 
@@ -79,7 +88,7 @@ def test_each_key_of_the_protocol_is_marked(changes: str, full_stores: dict[str,
 
 def test_every_key_of_the_model_is_among_those_that_are_marked() -> None:
     named = {change.partition("=")[0].partition(".")[2] for changes in MODEL for change in changes.split()}
-    assert named == set(GeomanoConfig.model_fields) - {"name", "scan_backend"}
+    assert named == set(GeomanoConfig.model_fields) - {"name", "scan_backend", "discretisation"}
 
 
 def test_keys_of_the_other_problem_are_its_own(full_stores: dict[str, Path]) -> None:
@@ -99,6 +108,7 @@ WITHOUT_EFFECT = (
     "compute.compile=true",
     "compute.activation_checkpointing=true",
     "model.scan_backend=reference",
+    "model.discretisation=pixel",
     "data.loading=stream",
 )
 

@@ -1,7 +1,7 @@
 """GeoMamba kernel (Algorithm 1): the four-way scan with its projections, convolution and gate.
 
 What is ours and not the paper's is off by default: larger convolutions, a spectral branch, B and C with a bias, a
-linear way out, and axes that are rings.
+linear way out, other time steps to begin with, and axes that are rings.
 
 Axes: B batch, h x w patch grid, D embedding, E = expand * D channels of the scan, K directions, N dstates, r rank of
 the time step.
@@ -38,6 +38,7 @@ class GeoMambaKernel(nn.Module):
         correction: str = "0011",
         correction_form: str = "equation",
         dt_rank: int | Literal["auto", "full"] = "auto",
+        dt_range: tuple[float, float] = (1e-3, 1e-1),
         conv_size: int = 3,
         scan_bias: bool = False,
         spectral_modes: int = 0,
@@ -61,7 +62,7 @@ class GeoMambaKernel(nn.Module):
         self.convolution = DepthwiseConv(E, conv_size, activation="silu", backend=backend)
         self.scan_projection = nn.Linear(E, K * (self.dt_rank + 2 * N), bias=scan_bias)
         self.dt_weight = None if is_full else nn.Parameter(_dt_weight(K, E, self.dt_rank))
-        self.dt_bias = nn.Parameter(_dt_bias(K, E))
+        self.dt_bias = nn.Parameter(_dt_bias(K, E, *dt_range))
         self.A_log = nn.Parameter(torch.log(torch.arange(1.0, N + 1)).expand(K, E, N).clone())
         self.skip = nn.Parameter(torch.ones(K, E))
         if correction == "learnable":
@@ -132,7 +133,7 @@ def _dt_weight(K: int, E: int, rank: int) -> torch.Tensor:
     return torch.empty(K, E, rank).uniform_(-(rank**-0.5), rank**-0.5)
 
 
-def _dt_bias(K: int, E: int, smallest: float = 1e-3, largest: float = 1e-1) -> torch.Tensor:
+def _dt_bias(K: int, E: int, smallest: float, largest: float) -> torch.Tensor:
     """softplus(bias) is log-uniform between the smallest and the largest time step, as in Mamba."""
     dt = torch.exp(torch.empty(K, E).uniform_(math.log(smallest), math.log(largest)))
     return dt + torch.log(-torch.expm1(-dt))  # inverse of softplus

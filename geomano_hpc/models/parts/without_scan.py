@@ -1,0 +1,51 @@
+"""The GeoMamba kernel with its scan left out: the ablation that says what the scan is worth. (Ours.)
+
+Axes: B batch, h x w patch grid, D embedding, E = expand * D channels.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from geomano_hpc.kernels import norm_gate
+from geomano_hpc.models.parts.local import DepthwiseConv
+from geomano_hpc.models.parts.sampling import AS_TRAINED, Sampling
+from geomano_hpc.models.parts.spectral import SpectralBranch
+from geomano_hpc.models.parts.stack import keeping_inputs
+
+
+class KernelWithoutScan(nn.Module):
+    """Algorithm 1 with Y = X in the place of lines 3 and 4: convolution and gate stay, and a spectral branch."""
+
+    def __init__(
+        self, embedding: int, *, expand: int, conv_size: int, spectral_modes: int, way_out: str, backend: str
+    ) -> None:
+        super().__init__()
+        E = expand * embedding
+        self.backend = backend
+        self.in_projection = nn.Linear(embedding, E)
+        self.convolution = DepthwiseConv(E, conv_size, activation="silu", backend=backend)
+        self.norm = nn.LayerNorm(E) if way_out == "gated" else None
+        self.out_projection = nn.Linear(E, embedding)
+        self.spectral = SpectralBranch(E, spectral_modes) if spectral_modes else None
+
+    def forward(
+        self,
+        z_BhwD: torch.Tensor,
+        pre_norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        where: Sampling = AS_TRAINED,
+    ) -> torch.Tensor:
+        """Like that of GeoMambaKernel."""
+        z_BhwE = keeping_inputs(lambda z: self.in_projection(z if pre_norm is None else pre_norm(z)), z_BhwD)
+        y_BhwE = keeping_inputs(lambda z: self.convolution(z, where.spacing, where.periodic), z_BhwE)
+        if self.spectral is not None:
+            y_BhwE = y_BhwE + self.spectral(y_BhwE)
+        if self.norm is None:
+            return self.out_projection(y_BhwE)
+        return keeping_inputs(self._gated, y_BhwE, z_BhwE)
+
+    def _gated(self, y_BhwE: torch.Tensor, z_BhwE: torch.Tensor) -> torch.Tensor:
+        assert self.norm is not None
+        gated = norm_gate(y_BhwE, z_BhwE, self.norm.weight, self.norm.bias, self.norm.eps, self.backend)
+        return self.out_projection(gated)
