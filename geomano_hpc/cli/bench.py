@@ -1,4 +1,4 @@
-"""geomano bench kernels | train | accuracy | resolution | data"""
+"""geomano bench kernels | train | accuracy | resolution | linear-map | data"""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -222,6 +222,36 @@ def resolution(
     content = bench_resolution(contenders, trained_on, grids, seeds, changes, runs, at_once, out)
     draw_resolutions(content, out.with_suffix(".png"))
     _print([*resolution_table(content), "", *measurement_table(content)], out)
+
+
+@app.command(cls=Once)
+def linear_map(
+    variant: Annotated[
+        list[str] | None, typer.Option(help="Such as 'without the scan' or fno; may be repeated. All by default.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Of every training.")] = 500,
+    seeds: Annotated[int, typer.Option(min=1, help="Of every variant, at its best rate.")] = 3,
+    runs: Annotated[Path, typer.Option(help="Where what was trained is remembered.")] = Path("runs"),
+    out: _Out = None,
+) -> None:
+    """Train variants of our model on a linear map whose exact form is known: the velocity of a vorticity on the torus.
+
+    Says what a scan can express and what keeps it from it: open ends, norm and gate, reach, missing biases. Each
+    variant has the same steps and the best of a grid of rates. An hour or two on a CPU; killed and started again, it
+    goes on where it was. A picture is written beside the JSON file.
+
+    \b
+    Examples:
+      geomano bench linear-map
+      geomano bench linear-map --variant rings --variant "without the scan" --seeds 1
+    """
+    from geomano_hpc.bench.linear_map import VARIANTS, bench_linear_map, draw_linear_map, linear_map_table
+
+    variants = {name: VARIANTS[name] for name in _chosen("variant", variant, VARIANTS)}
+    out = out or _file("linear_map")
+    content = bench_linear_map(variants, steps, seeds, runs, out)
+    draw_linear_map(content, out.with_suffix(".png"))
+    _print(linear_map_table(content), out)
 
 
 @app.command(cls=Once)

@@ -60,7 +60,7 @@ def test_kernel_is_algorithm_1(correction: str, form: str) -> None:
     kernel = GeoMaNOLayer(config).kernel.double()
     assert kernel.dt_rank == 2
     if correction == "learnable":
-        torch.nn.init.normal_(kernel.R)  # type: ignore[arg-type]
+        torch.nn.init.normal_(kernel.R)
     z = torch.randn(2, H, W, 18, dtype=torch.float64)
     expected = torch.stack([algorithm_1(kernel, sample) for sample in z])
     assert torch.allclose(kernel(z), expected, rtol=1e-9, atol=1e-12)
