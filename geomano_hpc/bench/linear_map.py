@@ -43,6 +43,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "corners, shorter reach": {**_CORNERS, "dt_range": [1e-2, 1.0]},
     "rings": _RINGS,
     "rings, bias": {**_RINGS, "scan_bias": True},
+    "rings, product with the gate": {**_RINGS, "way_out": "product"},
     "rings, linear way out": {**_RINGS, "way_out": "linear"},
     "rings, linear way out, bias": {**_RINGS, "way_out": "linear", "scan_bias": True},
     "rings, linear, bias, shorter reach": {

@@ -21,6 +21,7 @@ from geomano_hpc.models.parts.local import DepthwiseConv
 from geomano_hpc.models.parts.norm import PreNorm
 from geomano_hpc.models.parts.sampling import AS_TRAINED, Sampling
 from geomano_hpc.models.parts.stack import LayerStack, keeping_inputs
+from geomano_hpc.models.parts.way_out import WayOut
 from geomano_hpc.models.parts.without_scan import KernelWithoutScan
 
 
@@ -89,8 +90,9 @@ class GeomanoConfig(ModelConfig):
         default="auto", description="rank of the time step: auto is a sixteenth of the embedding, full is no reduction"
     )
     scan_bias: bool = Field(default=False, description="a bias of dt, B and C, so that B x may be linear in x")
-    way_out: Literal["gated", "linear"] = Field(
-        default="gated", description="after the scan: LayerNorm, SiLU and gate, or nothing but the projection"
+    way_out: WayOut = Field(
+        default="gated",
+        description="after the scan y: SiLU(LayerNorm(y)) SiLU(z), y SiLU(z) or y, and then the projection",
     )
     dt_range: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] = Field(
         default=(1e-3, 1e-1), description="least and largest time step before training; the states reach about 1 / step"

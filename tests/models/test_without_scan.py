@@ -1,5 +1,7 @@
 """The ablation without the scan, and the time steps with which a scan begins."""
 
+from typing import Literal
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -44,3 +46,17 @@ def test_a_scan_begins_with_the_time_steps_that_it_is_given() -> None:
 def test_time_steps_in_the_wrong_order_are_refused() -> None:
     with pytest.raises(ValidationError, match="give the least time step first"):
         GeomanoConfig(dt_range=(0.1, 0.01))
+
+
+@pytest.mark.parametrize("scan", [True, False])
+@pytest.mark.parametrize("way_out", ["gated", "product", "linear"])
+def test_ways_out_of_a_kernel(way_out: Literal["gated", "product", "linear"], scan: bool) -> None:
+    kernel = GeoMaNOLayer(GeomanoConfig(embedding=8, dstate=2, way_out=way_out, scan=scan)).kernel
+    y, z = torch.randn(2, 1, 5, 6, 8)
+    expected = {
+        "gated": F.silu(F.layer_norm(y, (8,))) * F.silu(z),  # Algorithm 1
+        "product": y * F.silu(z),
+        "linear": y,
+    }[way_out]
+    torch.testing.assert_close(kernel.out(y, z), kernel.out_projection(expected))
+    assert (kernel.norm is None) == (way_out != "gated")

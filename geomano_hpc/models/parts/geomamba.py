@@ -1,7 +1,7 @@
 """GeoMamba kernel (Algorithm 1): the four-way scan with its projections, convolution and gate.
 
 What is ours and not the paper's is off by default: larger convolutions, a spectral branch, B and C with a bias, a
-linear way out, other time steps to begin with, and axes that are rings.
+other ways out, other time steps to begin with, and axes that are rings.
 
 Axes: B batch, h x w patch grid, D embedding, E = expand * D channels of the scan, K directions, N dstates, r rank of
 the time step.
@@ -14,14 +14,15 @@ from typing import Literal
 import torch
 from torch import nn
 
-from geomano_hpc.kernels import geo_scan, negative_exp, norm_gate, order_set, split_rows
+from geomano_hpc.kernels import geo_scan, negative_exp, order_set, split_rows
 from geomano_hpc.models.parts.local import DepthwiseConv
 from geomano_hpc.models.parts.sampling import AS_TRAINED, Sampling
 from geomano_hpc.models.parts.spectral import SpectralBranch
 from geomano_hpc.models.parts.stack import keeping_inputs
+from geomano_hpc.models.parts.way_out import WayOut, WithWayOut
 
 
-class GeoMambaKernel(nn.Module):
+class GeoMambaKernel(WithWayOut):
     """Algorithm 1. Mamba's initialisation of dt, A and D; the correction R is absent, a fixed mask, or learnable."""
 
     R: torch.Tensor | None
@@ -42,14 +43,13 @@ class GeoMambaKernel(nn.Module):
         conv_size: int = 3,
         scan_bias: bool = False,
         spectral_modes: int = 0,
-        way_out: Literal["gated", "linear"] = "gated",
+        way_out: WayOut = "gated",
         backend: str = "auto",
     ) -> None:
         """The keys are those of GeomanoConfig."""
-        super().__init__()
+        super().__init__(way_out, backend)
         self.kind = kind
         self.correction_form = correction_form
-        self.backend = backend
         self.orders = order_set(orders)
         K, N = len(self.orders), dstate
         D = embedding
@@ -72,8 +72,7 @@ class GeoMambaKernel(nn.Module):
         else:
             mask_K = torch.tensor([float(digit) for digit in correction])
             self.register_buffer("R", mask_K[:, None, None].expand(K, E, N).clone(), persistent=False)
-        self.norm = nn.LayerNorm(E) if way_out == "gated" else None
-        self.out_projection = nn.Linear(E, D)
+        self.add_way_out(E, D)
         self.spectral = SpectralBranch(E, spectral_modes) if spectral_modes else None
 
     def forward(
@@ -108,9 +107,7 @@ class GeoMambaKernel(nn.Module):
         )
         if self.spectral is not None:
             y_BhwE = y_BhwE + self.spectral(x_BhwE)
-        if self.norm is None:
-            return self.out_projection(y_BhwE)
-        return keeping_inputs(self._gated, y_BhwE, z_BhwE)
+        return self.out(y_BhwE, z_BhwE)
 
     def _kind_and_rings(self, z_BhwE: torch.Tensor, where: Sampling) -> tuple[str, tuple[bool, bool]]:
         """A 1d scan of a plane is closed nowhere; that of a line is a 2d scan of one row, and that can be closed."""
@@ -122,11 +119,6 @@ class GeoMambaKernel(nn.Module):
     def _scan_inputs(self, z_BhwE: torch.Tensor, where: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
         x_BhwE = self.convolution(z_BhwE, where.spacing, where.periodic)
         return x_BhwE, self.scan_projection(x_BhwE)
-
-    def _gated(self, y_BhwE: torch.Tensor, z_BhwE: torch.Tensor) -> torch.Tensor:
-        assert self.norm is not None
-        gated = norm_gate(y_BhwE, z_BhwE, self.norm.weight, self.norm.bias, self.norm.eps, self.backend)
-        return self.out_projection(gated)
 
 
 def _dt_weight(K: int, E: int, rank: int) -> torch.Tensor:

@@ -8,26 +8,24 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from geomano_hpc.kernels import norm_gate
 from geomano_hpc.models.parts.local import DepthwiseConv
 from geomano_hpc.models.parts.sampling import AS_TRAINED, Sampling
 from geomano_hpc.models.parts.spectral import SpectralBranch
 from geomano_hpc.models.parts.stack import keeping_inputs
+from geomano_hpc.models.parts.way_out import WayOut, WithWayOut
 
 
-class KernelWithoutScan(nn.Module):
+class KernelWithoutScan(WithWayOut):
     """Algorithm 1 with Y = X in the place of lines 3 and 4: convolution and gate stay, and a spectral branch."""
 
     def __init__(
-        self, embedding: int, *, expand: int, conv_size: int, spectral_modes: int, way_out: str, backend: str
+        self, embedding: int, *, expand: int, conv_size: int, spectral_modes: int, way_out: WayOut, backend: str
     ) -> None:
-        super().__init__()
+        super().__init__(way_out, backend)
         E = expand * embedding
-        self.backend = backend
         self.in_projection = nn.Linear(embedding, E)
         self.convolution = DepthwiseConv(E, conv_size, activation="silu", backend=backend)
-        self.norm = nn.LayerNorm(E) if way_out == "gated" else None
-        self.out_projection = nn.Linear(E, embedding)
+        self.add_way_out(E, embedding)
         self.spectral = SpectralBranch(E, spectral_modes) if spectral_modes else None
 
     def forward(
@@ -41,11 +39,4 @@ class KernelWithoutScan(nn.Module):
         y_BhwE = keeping_inputs(lambda z: self.convolution(z, where.spacing, where.periodic), z_BhwE)
         if self.spectral is not None:
             y_BhwE = y_BhwE + self.spectral(y_BhwE)
-        if self.norm is None:
-            return self.out_projection(y_BhwE)
-        return keeping_inputs(self._gated, y_BhwE, z_BhwE)
-
-    def _gated(self, y_BhwE: torch.Tensor, z_BhwE: torch.Tensor) -> torch.Tensor:
-        assert self.norm is not None
-        gated = norm_gate(y_BhwE, z_BhwE, self.norm.weight, self.norm.bias, self.norm.eps, self.backend)
-        return self.out_projection(gated)
+        return self.out(y_BhwE, z_BhwE)
