@@ -21,6 +21,10 @@ class FolderInUseError(GeomanoError):
     """Another process is training in the run folder."""
 
 
+class DivergedError(GeomanoError):
+    """A training met a loss or a gradient that is no number, and cannot go on."""
+
+
 class BackendError(GeomanoError):
     """A backend that was asked for by name cannot be used here."""
 

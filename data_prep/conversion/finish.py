@@ -1,7 +1,7 @@
 """The last step of a conversion: metadata, splits, statistics, card and manifest, and the store takes its name."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,11 @@ from zarr.codecs import Crc32cCodec
 
 from geomano_hpc.atomic import flush, sha256, write_json
 from geomano_hpc.data_prep.conversion.open_fields import Opened
-from geomano_hpc.data_prep.conversion.raw_fields import RawFields
 from geomano_hpc.data_prep.conversion.statistics import combine, moments
 from geomano_hpc.data_prep.conversion.unfinished import Unfinished
 from geomano_hpc.data_prep.shards import create_arrays, shards_of
 from geomano_hpc.data_prep.store import ARRAYS, CONSTANTS, FRAMES, MANIFEST, STATIC
-from geomano_hpc.data_prep.store_card import Field, StoreCard
+from geomano_hpc.data_prep.store_card import FORMAT, Field, StoreCard
 from geomano_hpc.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -33,19 +32,24 @@ def finish(
             file.unlink()
     group = zarr.create_group(work.store, zarr_format=3)
     create_arrays(group, opened.fields.shapes())
-    _write_small_arrays(group, opened.fields)
+    raw = opened.fields
+    write_small_arrays(group, raw.splits, raw.groups, raw.numbers, raw.constants)
     card = _card(records, opened, origin)
     group.attrs["geomano"] = card.to_json()
-    checksums = {file: record["sha256"] for file, record in records.items()}
-    files = {file.relative_to(work.store).as_posix(): file for file in work.store.rglob("*") if file.is_file()}
-    metadata = {name: sha256(file) for name, file in files.items() if name not in checksums and name != MANIFEST}
-    write_json(work.store / MANIFEST, {"format": card.format, "sha256": checksums, "metadata": metadata})
-    flush(*(files[name] for name in metadata))  # the shards and the manifest were flushed when they were written
+    write_manifest(work.store, {file: record["sha256"] for file, record in records.items()})
     try:
         work.store.rename(out)
     except OSError as error:
         raise DataError(f"{out}: cannot be put in place: {error}") from error
     work.remove()
+
+
+def write_manifest(store: Path, checksums: dict[str, str]) -> None:
+    """The checksums of the shards are known; those of the other files, which are all there, are added."""
+    files = {file.relative_to(store).as_posix(): file for file in store.rglob("*") if file.is_file()}
+    metadata = {name: sha256(file) for name, file in files.items() if name not in checksums and name != MANIFEST}
+    write_json(store / MANIFEST, {"format": FORMAT, "sha256": checksums, "metadata": metadata})
+    flush(*(files[name] for name in metadata))  # the shards and the manifest were flushed when they were written
 
 
 def _card(records: dict[str, dict[str, Any]], opened: Opened, origin: dict[str, Any]) -> StoreCard:
@@ -120,14 +124,21 @@ def _constants(opened: Opened) -> tuple[Field, ...]:
     return tuple(found)
 
 
-def _write_small_arrays(group: zarr.Group, raw: RawFields) -> None:
-    """Which samples of the store train, validate and test, where each of them was in the raw files, and constants."""
-    for name, numbers in raw.splits.items():
-        _write(group, name, numbers, "int64", [f"{name}_sample"])
-    _write(group, "source_file", raw.groups, "int64", ["sample"])
-    _write(group, "source_sample", raw.numbers, "int64", ["sample"])
-    if raw.constants.shape[1]:
-        _write(group, CONSTANTS, raw.constants, "float32", ["sample", "constant"])
+def write_small_arrays(
+    group: zarr.Group,
+    splits: Mapping[str, np.ndarray],
+    groups: np.ndarray,
+    numbers: np.ndarray,
+    constants: np.ndarray | None,
+) -> None:
+    """Which samples of the store train, validate and test, where each of them was in the raw files (its file and its
+    number there), and constants."""
+    for name, samples in splits.items():
+        _write(group, name, samples, "int64", [f"{name}_sample"])
+    _write(group, "source_file", groups, "int64", ["sample"])
+    _write(group, "source_sample", numbers, "int64", ["sample"])
+    if constants is not None and constants.shape[1]:
+        _write(group, CONSTANTS, constants, "float32", ["sample", "constant"])
 
 
 def _write(group: zarr.Group, name: str, values: np.ndarray, dtype: str, axes: Iterable[str]) -> None:

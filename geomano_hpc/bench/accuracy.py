@@ -1,20 +1,24 @@
 """Benchmark of accuracy: our model and live baselines on the same data, for the same epochs, at equal size.
 
-It is a study like any other: every model and seed has a run folder, and what is finished is not repeated.
+The rate of every model is chosen first, alike and without a look at the test split (rates.py). Then all seeds of each
+are trained at it on all training samples, and judged on the test split.
 """
 
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from geomano_hpc.bench import contenders
 from geomano_hpc.bench.measurement import Measurement
+from geomano_hpc.bench.rate_views import rate_table
+from geomano_hpc.bench.rates import RATES, Search, search_rates
 from geomano_hpc.bench.record import make_record, write_record
-from geomano_hpc.config import Recipe, load_recipe
-from geomano_hpc.errors import ConfigError, GeomanoError
-from geomano_hpc.launch import PlannedRun, Study, plan
-from geomano_hpc.launch.run import run_here
+from geomano_hpc.bench.trainings import by_model, refuse_models, result_of, spread, spread_in_words, train_here
+from geomano_hpc.config import Recipe
+from geomano_hpc.errors import ConfigError
+from geomano_hpc.launch import Study, plan
 from geomano_hpc.models import build_model, count_parameters
 from geomano_hpc.training.records.run_folder import RunFolder
 from geomano_hpc.training.shapes import data_shape
@@ -25,48 +29,41 @@ LARGEST_RATIO_OF_SIZES = 1.2
 @dataclass(frozen=True)
 class Contest:
     """A recipe and the models that are put into it. `bars`: (ours, other) -> ratio of errors that ours is to reach;
-    None where the ratio is only shown. `lr`: where a model learns better at another rate than the recipe's."""
+    None where the ratio is only shown."""
 
     recipe: str
-    models: dict[str, dict[str, Any]]
-    bars: dict[tuple[str, str], float | None]
-    lr: dict[str, float] = field(default_factory=dict)
+    models: Mapping[str, Mapping[str, Any]]
+    bars: Mapping[tuple[str, str], float | None]
 
+    def only(self, names: Sequence[str]) -> "Contest":
+        """Some of the models."""
+        for name in names:
+            if name not in self.models:
+                known = ", ".join(self.models)
+                raise ConfigError(f"unknown model {name!r} of {self.recipe}; choose from {known}, with commas between")
+        bars = {pair: bar for pair, bar in self.bars.items() if set(pair) <= set(names)}
+        return Contest(self.recipe, {name: self.models[name] for name in self.models if name in names}, bars)
 
-_OURS = {"name": "geomano", "depth": 4, "embedding": 32, "dstate": 16}
-
-# Recipe darcy_best in small. The baselines have a positional encoding of their own, too.
-_BEST = {"orders": "corners", "positional_encoding": True}
 
 CONTESTS = {
     "darcy": Contest(
         "bench_darcy",
+        contenders.DARCY,
         {
-            "geomano": {**_OURS, "kind": "2d", "correction": "0011"},
-            "geomano corners": {**_OURS, "kind": "2d", "correction": "0011", "orders": "corners"},
-            "geomano best": {**_OURS, **_BEST, "kind": "2d", "correction": "0011"},
-            "transolver": {"name": "transolver", "depth": 4, "embedding": 24, "heads": 4, "slices": 64},
-            "fno": {"name": "fno", "depth": 4, "embedding": 9, "modes": 6},
-        },
-        {
-            ("geomano best", "transolver"): 0.45,
-            ("geomano best", "fno"): 0.7,
-            ("geomano corners", "transolver"): 0.45,
-            ("geomano corners", "fno"): 0.7,
-            ("geomano", "transolver"): 0.45,
-            ("geomano", "fno"): 0.7,
+            ("geomano best", "transolver"): 0.25,
+            ("geomano best", "fno"): 0.6,
+            ("geomano best", "uno"): None,
+            ("geomano corners", "transolver"): None,
+            ("geomano corners", "fno"): None,
+            ("geomano", "transolver"): None,
+            ("geomano", "fno"): None,
             ("geomano corners", "geomano"): None,
         },
-        lr={"transolver": 1e-3},
     ),
     "navier_stokes": Contest(
         "bench_navier_stokes",
-        {
-            "geomano": {**_OURS, "domain": "3d", "kind": "1d", "correction": "learnable"},
-            "transolver": {"name": "transolver", "depth": 4, "embedding": 26, "heads": 2, "slices": 32},
-            "fno": {"name": "fno", "depth": 4, "embedding": 8, "modes": 7},
-        },
-        {("geomano", "transolver"): 0.8, ("geomano", "fno"): None},
+        contenders.NAVIER_STOKES,
+        {("geomano", "transolver"): 0.5, ("geomano", "fno"): 0.85, ("geomano", "uno"): None},
     ),
 }
 
@@ -78,66 +75,70 @@ def bench_accuracy(
     runs: Path,
     at_once: int,
     out: Path | None,
+    rates: Sequence[float] = RATES,
+    rate_epochs: int | None = None,
 ) -> dict[str, Any]:
-    """Train what is missing and compare. All sizes are checked before the first run starts."""
-    for path in changes:
-        if path.split(".")[0] == "model":
-            raise ConfigError(f"{path}: the benchmark chooses the models; change training, loss or data")
-    studies = {
-        problem: Study(
-            name=f"accuracy_{problem}",
-            recipe=contest.recipe,
-            set=dict(changes),
-            zip=_variants(contest, changes),
-            seeds=list(range(seeds)),
-        )
-        for problem, contest in contests.items()
-    }
-    planned = {problem: _by_model(contests[problem], plan(study)) for problem, study in studies.items()}
-    sizes = {problem: _sizes(problem, members) for problem, members in planned.items()}
+    """Train what is missing and compare. All sizes are checked before the first run starts. `rates` are those that the
+    search begins with, `rate_epochs` its epochs where they are others than those of the comparison; a rate that is
+    among the changes is that of all models, and nothing is searched."""
+    refuse_models(changes)
+    sizes = {problem: _sizes(problem, contest, changes) for problem, contest in contests.items()}
     settings: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     ratios: list[Measurement] = []
     content: dict[str, Any] = {}
-    for problem, study in studies.items():
-        members = planned[problem]
-        everything = [run for runs_of_one in members.values() for run in runs_of_one]
-        outcome = run_here(study, everything, runs / study.name, at_once)
-        if outcome.failed:
-            raise GeomanoError("; ".join(f"{run} failed: {error}" for run, error in outcome.failed.items()))
-        found = {}
-        for name, planned_runs in members.items():
-            folders = [RunFolder(runs / study.name / run.name) for run in planned_runs]
-            found[name] = {"problem": problem, "model": name, **_row(folders, sizes[problem][name])}
+    for problem, contest in contests.items():
+        study = Study(name=f"accuracy_{problem}", recipe=contest.recipe, set=dict(changes), seeds=list(range(seeds)))
+        search = None
+        if "training.lr" not in changes:
+            search = _search(study, contest, rate_epochs, runs, at_once, rates)
+        study = study.model_copy(update={"zip": _variants(contest, search)})
+        planned = plan(study)
+        train_here(study, planned, runs / study.name, at_once)
+        members = by_model(contest.models, planned)
+        found = {
+            name: {
+                "problem": problem,
+                "model": name,
+                **_row([RunFolder(runs / study.name / run.name) for run in of_model], sizes[problem][name]),
+                "rates": [] if search is None else search.rows(name),
+            }
+            for name, of_model in members.items()
+        }
         rows += found.values()
-        ratios += _ratios(problem, contests[problem], found)
+        ratios += _ratios(problem, contest, found)
         settings[problem] = {
-            "recipe": everything[0].recipe.model_dump(mode="json", exclude={"model"}),
+            "recipe": planned[0].recipe.model_dump(mode="json", exclude={"model"}),
             "models": {name: one[0].recipe.model.model_dump(mode="json") for name, one in members.items()},
+            "rates": None if search is None else search.settings(),
         }
         content = make_record("accuracy", {"seeds": seeds, "problems": settings}, rows, ratios)
         write_record(out, content)  # after each problem: an interruption keeps what there is
     return content
 
 
-def _variants(contest: Contest, changes: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The models and, unless one is set for all of them, their learning rates."""
-    models = list(contest.models.values())
-    if "training.lr" in changes or not contest.lr:
+def _search(
+    study: Study, contest: Contest, epochs: int | None, runs: Path, at_once: int, rates: Sequence[float]
+) -> Search:
+    shorter = {} if epochs is None else {"training.epochs": epochs}
+    of_rates = study.model_copy(update={"name": f"{study.name}_rates", "set": {**study.set, **shorter}})
+    return search_rates(of_rates, contest.models, runs / of_rates.name, at_once, rates)
+
+
+def _variants(contest: Contest, search: Search | None) -> dict[str, list[Any]]:
+    """The models, each with the rate that was found for it."""
+    models = [dict(model) for model in contest.models.values()]
+    if search is None:
         return {"model": models}
-    usual = load_recipe(contest.recipe).training.lr
-    return {"model": models, "training.lr": [contest.lr.get(name, usual) for name in contest.models]}
+    return {"model": models, "training.lr": [search.chosen(name) for name in contest.models]}
 
 
-def _by_model(contest: Contest, runs: list[PlannedRun]) -> dict[str, list[PlannedRun]]:
-    """The plan has the models one after the other, each with all its seeds."""
-    seeds = len(runs) // len(contest.models)
-    return {name: runs[number * seeds : (number + 1) * seeds] for number, name in enumerate(contest.models)}
-
-
-def _sizes(problem: str, members: Mapping[str, list[PlannedRun]]) -> dict[str, int]:
+def _sizes(problem: str, contest: Contest, changes: Mapping[str, Any]) -> dict[str, int]:
     """Parameters of each model; models of unequal size are not compared."""
-    sizes = {name: _parameters(runs[0].recipe) for name, runs in members.items()}
+    study = Study(
+        name=problem, recipe=contest.recipe, set=dict(changes), zip={"model": list(contest.models.values())}, seeds=[0]
+    )
+    sizes = {name: _parameters(run.recipe) for name, run in zip(contest.models, plan(study), strict=True)}
     if max(sizes.values()) > LARGEST_RATIO_OF_SIZES * min(sizes.values()):
         found = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
         raise ConfigError(
@@ -153,19 +154,11 @@ def _parameters(recipe: Recipe) -> int:
 
 
 def _row(folders: list[RunFolder], parameters: int) -> dict[str, Any]:
-    results = [result for result in (folder.result() for folder in folders) if result is not None]
-    if len(results) < len(folders):
-        waiting = ", ".join(str(folder.path) for folder in folders if not folder.is_finished)
-        raise GeomanoError(
-            f"not finished, perhaps since another process is at it: {waiting}; start the benchmark again"
-        )
-    errors = [float(result["rel_l2"]) for result in results]
+    results = [result_of(folder) for folder in folders]
     return {
         "parameters": parameters,
         "lr": folders[0].recipe().training.lr,
-        "errors": errors,
-        "mean": statistics.fmean(errors),
-        "std": statistics.stdev(errors) if len(errors) > 1 else None,
+        **spread([float(result["rel_l2"]) for result in results]),
         "seconds_per_epoch": statistics.fmean(result["train_seconds"] / result["epochs"] for result in results),
         "runs": [str(folder.path) for folder in folders],
     }
@@ -185,16 +178,17 @@ def _ratios(problem: str, contest: Contest, rows: Mapping[str, dict[str, Any]]) 
 
 
 def accuracy_table(content: Mapping[str, Any]) -> list[str]:
-    """The errors of the models, for people."""
+    """The errors by rate and those of the models, for people."""
     lines = []
     for problem, settings in content["settings"]["problems"].items():
+        rows = [row for row in content["rows"] if row["problem"] == problem]
+        if settings["rates"] is not None:
+            lines += [*rate_table(problem, settings["rates"], rows), ""]
         training = settings["recipe"]["training"]
         lines.append(f"{problem}: {training['epochs']} epochs, batch {training['batch_size']}")
         columns = f"{'seeds':>5}  {'lr':>6}  {'parameters':>10}  {'s/epoch':>7}"
         lines.append(f"  {'model':16}  {'test rel-L2':>19}  {columns}")
-        for row in (row for row in content["rows"] if row["problem"] == problem):
-            spread = "" if row["std"] is None else f" ± {row['std']:.5f}"
-            error = f"{row['mean']:.5f}{spread}"
+        for row in rows:
             counts = f"{len(row['errors']):5}  {row['lr']:6g}  {row['parameters']:10,}  {row['seconds_per_epoch']:7.1f}"
-            lines.append(f"  {row['model']:16}  {error:>19}  {counts}")
+            lines.append(f"  {row['model']:16}  {spread_in_words(row):>19}  {counts}")
     return lines

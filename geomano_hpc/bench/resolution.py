@@ -5,19 +5,19 @@ The test samples are the same on every grid: every n-th point of one raw file.
 """
 
 import json
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from geomano_hpc.atomic import replacing, write_json
+from geomano_hpc.bench import contenders
 from geomano_hpc.bench.measurement import Measurement
 from geomano_hpc.bench.record import make_record, write_record
+from geomano_hpc.bench.trainings import by_model, refuse_models, spread, spread_in_words, train_here
 from geomano_hpc.config import load_recipe
-from geomano_hpc.errors import ConfigError, GeomanoError
+from geomano_hpc.errors import ConfigError
 from geomano_hpc.launch import PlannedRun, Study, plan
-from geomano_hpc.launch.run import run_here
 from geomano_hpc.models.geomano import GeoMaNO
 from geomano_hpc.progress import progress
 from geomano_hpc.training.distributed.ranks import Ranks
@@ -38,19 +38,17 @@ class Contender:
     coarser: float | None = None
 
 
-_OURS = {"name": "geomano", "depth": 4, "embedding": 32, "dstate": 16, "kind": "2d", "correction": "0011"}
-
 CONTENDERS = {
-    "geomano best": Contender({**_OURS, "orders": "corners", "positional_encoding": True}, 1.08, 1.15),
-    "geomano": Contender(_OURS, 1.15, 1.15),
-    "fno": Contender({"name": "fno", "depth": 4, "embedding": 9, "modes": 6}),
-    "uno": Contender({"name": "uno", "embedding": 9, "modes": 4}),
-    "transolver": Contender({"name": "transolver", "depth": 4, "embedding": 24, "heads": 4, "slices": 64}),
+    "geomano best": Contender(contenders.DARCY["geomano best"], 1.08, 1.15),
+    "geomano": Contender(contenders.DARCY["geomano"], 1.15, 1.15),
+    "fno": Contender(contenders.DARCY["fno"]),
+    "uno": Contender(contenders.DARCY["uno"]),
+    "transolver": Contender(contenders.DARCY["transolver"]),
 }
 
 
 def bench_resolution(
-    contenders: Mapping[str, Contender],
+    models: Mapping[str, Contender],
     trained_on: int,
     evaluated_on: Sequence[int],
     seeds: int,
@@ -60,27 +58,24 @@ def bench_resolution(
     out: Path | None,
 ) -> dict[str, Any]:
     """Train what is missing on one grid, and evaluate it on all of them."""
-    if any(path.split(".")[0] == "model" for path in changes):
-        raise ConfigError("the benchmark chooses the models; change training, loss or data")
+    refuse_models(changes)
     study = Study(
         name=f"resolution_darcy_{trained_on}",
         recipe=RECIPE,
         set={**_data(trained_on, changes), **changes},
-        zip={"model": [dict(one.model) for one in contenders.values()]},
+        zip={"model": [dict(one.model) for one in models.values()]},
         seeds=list(range(seeds)),
     )
     planned = plan(study)
-    outcome = run_here(study, planned, runs / study.name, at_once)
-    if outcome.failed:
-        raise GeomanoError("; ".join(f"{run} failed: {error}" for run, error in outcome.failed.items()))
-    grids = sorted({trained_on, *evaluated_on})
     folder = runs / study.name
-    rows = list(_rows(contenders, planned, folder, grids))
+    train_here(study, planned, folder, at_once)
+    grids = sorted({trained_on, *evaluated_on})
+    rows = list(_rows(models, planned, folder, grids))
     content = make_record(
         "resolution",
         {"trained_on": trained_on, "evaluated_on": grids, "seeds": seeds, "recipe": RECIPE, "changes": dict(changes)},
         rows,
-        list(_ratios(rows, contenders, trained_on)),
+        list(_ratios(rows, models, trained_on)),
     )
     write_record(out, content)
     return content
@@ -100,28 +95,21 @@ def _data(trained_on: int, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(
-    contenders: Mapping[str, Contender], planned: Sequence[PlannedRun], folder: Path, grids: Sequence[int]
+    models: Mapping[str, Contender], planned: Sequence[PlannedRun], folder: Path, grids: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """One for each model, grid and way to see the grid."""
-    seeds = len(planned) // len(contenders)
     cases = [
         (name, points, counted)
-        for name, one in contenders.items()
+        for name, one in models.items()
         for points in grids
         for counted in ([False, True] if one.model["name"] == GeoMaNO.Config.model_fields["name"].default else [False])
     ]
-    of_model = {name: planned[number * seeds : (number + 1) * seeds] for number, name in enumerate(contenders)}
+    of_model = by_model(models, planned)
     known = _Known(folder / "resolutions.json")
     with progress("evaluate", len(cases)) as advance:
         for name, points, counted in cases:
             errors = [known.error(RunFolder(folder / run.name), points, counted) for run in of_model[name]]
-            yield {
-                "model": name + (", points counted" if counted else ""),
-                "points": points,
-                "errors": errors,
-                "mean": statistics.fmean(errors),
-                "std": statistics.stdev(errors) if len(errors) > 1 else None,
-            }
+            yield {"model": name + (", points counted" if counted else ""), "points": points, **spread(errors)}
             advance(f"{name} at {points}")
 
 
@@ -151,13 +139,13 @@ def _error(run: RunFolder, points: int, counted: bool) -> float:
 
 
 def _ratios(
-    rows: Sequence[Mapping[str, Any]], contenders: Mapping[str, Contender], trained_on: int
+    rows: Sequence[Mapping[str, Any]], models: Mapping[str, Contender], trained_on: int
 ) -> Iterator[Measurement]:
     at = {(row["model"], row["points"]): row["mean"] for row in rows}
     for (name, points), error in at.items():
         if points == trained_on:
             continue
-        one = contenders.get(name)
+        one = models.get(name)
         bar = None if one is None else one.finer if points > trained_on else one.coarser
         detail = "mean test rel-L2 over that on the grid of the training"
         yield Measurement(f"{name}: {points} / {trained_on}", error / at[name, trained_on], "x", detail, at_most=bar)
@@ -173,12 +161,8 @@ def resolution_table(content: Mapping[str, Any]) -> list[str]:
     lines.append(f"  {'model':28}" + "".join(f"  {points:>19}" for points in grids))
     for name in dict.fromkeys(row["model"] for row in rows):
         found = {row["points"]: row for row in rows if row["model"] == name}
-        lines.append(f"  {name:28}" + "".join(f"  {_figure(found[points]):>19}" for points in grids))
+        lines.append(f"  {name:28}" + "".join(f"  {spread_in_words(found[points]):>19}" for points in grids))
     return lines
-
-
-def _figure(row: Mapping[str, Any]) -> str:
-    return f"{row['mean']:.5f}" + ("" if row["std"] is None else f" ± {row['std']:.5f}")
 
 
 def draw_resolutions(content: Mapping[str, Any], file: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from geomano_hpc.config import Recipe
 from geomano_hpc.data import Batch, GlobalBatch
-from geomano_hpc.errors import GeomanoError, InterruptedRunError, PreemptedError
+from geomano_hpc.errors import DivergedError, GeomanoError, InterruptedRunError, PreemptedError
 from geomano_hpc.training.at_rest import at_rest
 from geomano_hpc.training.callbacks import Callback, Callbacks, Progress, check_callbacks
 from geomano_hpc.training.distributed.together import ranks_together
@@ -153,7 +153,7 @@ class Training:
         zero = at_rest(split.signature, split.batch(samples).target_BHWC, samples.tolist())
         if zero and self.recipe.loss.name.startswith("relative"):
             advice = f"{zero}, which has no relative error: leave these out of the data, or train with loss.name=mse"
-        fail_everywhere(GeomanoError(f"{self.folder.path}: {what} {where}; {kept}; {advice}"), self.ranks)
+        fail_everywhere(DivergedError(f"{self.folder.path}: {what} {where}; {kept}; {advice}"), self.ranks)
 
     def _end_of_epoch(self, due: bool) -> None:
         config, epoch = self.config, self.position.epoch + 1
