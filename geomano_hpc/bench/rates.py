@@ -81,6 +81,8 @@ def search_rates(study: Study, models: Mapping[str, Any], folder: Path, at_once:
     """`study` says what all trainings share; models and rates are varied here. `rates`: what all models begin with."""
     data, epochs = _shared(study)
     store = held_out_store(data)
+    held = store.card.splits["test"]
+    logger.info("%s: what its runs call test are %d training samples, held out in %s", study.name, held, store.path)
     on_store = {"data.store": str(store.path), "data.generate": None}
     all_of_it = {f"data.{name}_samples": None for name in ("train", "validation", "test")}
     shared = study.model_copy(update={"set": {**study.set, **on_store, **all_of_it}, "seeds": [SEED]})

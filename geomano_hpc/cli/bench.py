@@ -196,7 +196,8 @@ def accuracy(
     content = bench_accuracy(contests, seeds, changes, runs, at_once, out, rate_epochs=rate_epochs)
     if any(row["rates"] for row in content["rows"]):
         draw_rates(content, out.with_suffix(".png"))
-    _print([*accuracy_table(content), "", *measurement_table(content)], out)
+    compared = ["", *measurement_table(content)] if content["measurements"] else []
+    _print([*accuracy_table(content), *compared], out)
 
 
 @app.command(cls=Once)
