@@ -86,7 +86,7 @@ def _on_cpu(predictor: Predictor, kind: str) -> nn.Module:
     config = predictor.config
     if hasattr(config, "scan_backend"):
         config = config.model_copy(update={"scan_backend": "auto" if kind == "pt2" else "loop"})
-    model = build_model(config, predictor.known.in_channels, predictor.known.out_channels, predictor.alone.grid)
+    model = build_model(config, predictor.known.seen_channels, predictor.known.out_channels, predictor.alone.grid)
     model.load_state_dict({name: weights.cpu() for name, weights in predictor.model.state_dict().items()})
     return model
 

@@ -149,7 +149,7 @@ def _sizes(problem: str, contest: Contest, changes: Mapping[str, Any]) -> dict[s
 
 
 def _parameters(recipe: Recipe) -> int:
-    height, width, in_channels, out_channels = data_shape(recipe.data)
+    height, width, in_channels, out_channels = data_shape(recipe)
     return count_parameters(build_model(recipe.model, in_channels, out_channels, (height, width)))
 
 

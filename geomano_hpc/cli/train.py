@@ -90,7 +90,7 @@ def train(
         from geomano_hpc.models.common.flops import count_by_part, part_table
         from geomano_hpc.training.shapes import data_shape
 
-        known = (*shape, 1) if shape else data_shape(resolved.data, resolved.training.step_frames)
+        known = (*shape, 1) if shape else data_shape(resolved)
         height, width, in_channels, out_channels = known
         for line in part_table(count_by_part(resolved.model, in_channels, out_channels, (height, width))):
             typer.echo(line)

@@ -14,6 +14,7 @@ from geomano_hpc.config.tree import (
     GenerateConfig,
     LossConfig,
     Recipe,
+    RolloutConfig,
     TrainingConfig,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "ModelConfig",
     "Recipe",
     "RecordedModel",
+    "RolloutConfig",
     "TrainingConfig",
     "apply_changes",
     "load_recipe",

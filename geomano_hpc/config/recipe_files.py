@@ -13,7 +13,7 @@ from geomano_hpc.config.yaml_text import read_yaml, write_yaml
 from geomano_hpc.errors import ConfigError
 
 RECIPES = YamlFiles("recipe", resources.files("geomano_hpc.config") / "recipes")
-_SECTIONS = ("data", "model", "loss", "training", "compute")
+_SECTIONS = ("data", "model", "loss", "training", "rollout", "compute")
 
 
 def recipe_names() -> list[str]:

@@ -164,6 +164,47 @@ class TrainingConfig(Strict):
                 raise ValueError(f"training.deepspeed.{path}: is set by {ours}; set that instead")
 
 
+class RolloutConfig(Strict):
+    """How any model of fields in time is called and trained. The defaults are the benchmark's."""
+
+    target: Literal["frame", "increment"] = Field(
+        default="frame", description="what the model's output is: the next frames, or what they add to the last one"
+    )
+    frames_in: int | None = Field(
+        default=None, gt=0, description="the model sees only the last so many of the given frames; by default all"
+    )
+    noise: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="deviation of Gaussian noise on the frames that the model sees in training, in units of the "
+        "normalised field",
+    )
+    steps_per_window: int | None = Field(
+        default=None,
+        gt=0,
+        description="a step of the optimiser for every so many predicted windows, each a call of the model; by default "
+        "one for a whole rollout",
+    )
+    pairs: Literal["window", "all"] = Field(
+        default="window",
+        description="all: train on the steps among the given frames, too, where rollout.frames_in leaves some",
+    )
+    pushforward: int = Field(
+        default=0,
+        ge=0,
+        description="so many steps of the model's own, without gradient, before the one whose loss is taken; fewer "
+        "where fewer frames go before",
+    )
+
+    def model_post_init(self, _context: Any) -> None:
+        if self.pairs == "all" and self.frames_in is None:
+            raise ValueError(
+                "rollout.pairs all: there are no steps among the given frames where the model sees all of them at "
+                "once; set rollout.frames_in, such as 1"
+            )
+
+
 class ComputeConfig(Strict):
     """How the same model is computed. All of it is off by default."""
 
@@ -192,6 +233,7 @@ class Recipe(Strict):
     model: SerializeAsAny[ModelConfig] = Field(default_factory=default_model)
     loss: LossConfig = LossConfig()
     training: TrainingConfig = TrainingConfig()
+    rollout: RolloutConfig = RolloutConfig()
     compute: ComputeConfig = ComputeConfig()
 
     @field_validator("model", mode="before")

@@ -70,7 +70,8 @@ class Split:
 
     @property
     def in_channels(self) -> int:
-        return self.signature.in_channels
+        """Of the model: a rollout may show it only the last of the given frames."""
+        return self.signature.seen_channels
 
     @property
     def out_channels(self) -> int:

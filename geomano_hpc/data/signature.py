@@ -25,6 +25,8 @@ class Signature:
     boundary: tuple[str, ...] = ("unknown", "unknown")  # along the axes of the grid
     units: tuple[str, ...] = ()  # of the targets
     axes: tuple[Axis, ...] = ()  # of the grid, along H and W; none where nobody said
+    last_frames: int | None = None  # the model sees only the last so many of the given ones
+    increments: Normaliser | None = None  # of the model's output, where it is what frames add to the last one it sees
 
     @property
     def is_rollout(self) -> bool:
@@ -32,12 +34,31 @@ class Signature:
 
     @property
     def in_channels(self) -> int:
+        """Of an input; the model may see fewer."""
         return self.frames_in * len(self.inputs) + len(self.context)
 
     @property
     def window_channels(self) -> int:
         """Of an input: those of its frames, without what is the same in each of them."""
         return self.frames_in * len(self.inputs)
+
+    @property
+    def seen_frames(self) -> int:
+        """Of the given ones: those that the model sees."""
+        return self.last_frames or self.frames_in
+
+    @property
+    def seen_channels(self) -> int:
+        """Of the model's input."""
+        return self.seen_frames * len(self.inputs) + len(self.context)
+
+    @property
+    def seen_normaliser(self) -> Normaliser:
+        """Of the model's input: that of a given one, without the frames that the model does not see."""
+        mean, std, unseen = self.input_normaliser.mean, self.input_normaliser.std, self.in_channels - self.seen_channels
+        if not unseen or not isinstance(mean, tuple) or not isinstance(std, tuple):
+            return self.input_normaliser
+        return Normaliser(mean[unseen:], std[unseen:])
 
     @property
     def out_channels(self) -> int:
@@ -78,6 +99,8 @@ class Signature:
             "boundary": self.boundary,
             "units": self.units,
             "axes": [asdict(axis) for axis in self.axes],
+            **({} if self.last_frames is None else {"last_frames": self.last_frames}),
+            **({} if self.increments is None else {"increments": asdict(self.increments)}),
         }
 
     @staticmethod
@@ -90,6 +113,9 @@ class Signature:
             }
             numbers = {name: content[name] for name in ("frames_in", "frames_out", "step_frames")}
             words["axes"] = tuple(Axis(**axis) for axis in content.get("axes", ()))
+            words["last_frames"] = content.get("last_frames")
+            if "increments" in content:
+                words["increments"] = Normaliser.from_json(content["increments"])
             return Signature(content["task"], input_normaliser=given, target_normaliser=target, **words, **numbers)
         if content["task"] == "rollout":
             frames = {"frames_in": content["in_channels"], "frames_out": content["frames"]}

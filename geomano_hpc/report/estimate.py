@@ -68,7 +68,10 @@ def _last_seconds(run: RunFolder) -> float | None:
 def _cost_keys(recipe: Recipe) -> dict[str, Any]:
     """What the time of an epoch depends on."""
     training = {"batch_size": recipe.training.batch_size}
-    return {**recipe.model_dump(mode="json", include={"data", "model", "compute", "loss"}), "training": training}
+    return {
+        **recipe.model_dump(mode="json", include={"data", "model", "compute", "loss", "rollout"}),
+        "training": training,
+    }
 
 
 def _seconds_per_epoch(recipe: Recipe, measured: Sequence[tuple[dict[str, Any], float]]) -> tuple[float | None, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from geomano_hpc.config import ComputeConfig, LossConfig, Recipe, TrainingConfig
+from geomano_hpc.config import ComputeConfig, LossConfig, Recipe, RolloutConfig, TrainingConfig
 from geomano_hpc.report.data_facts import DataFacts
 from geomano_hpc.report.published_settings import DATA, OF_COST, WITHOUT_EFFECT, PublishedData, Settings, settings_of
 
@@ -33,8 +33,9 @@ def _of_recipe(recipe: Recipe, settings: Settings, of_cost: bool) -> Iterator[st
     """Keys that a row says nothing of must have their defaults; the keys of a model have none that holds forever."""
     if not settings.keys:
         return
-    found = _keys(training=recipe.training, loss=recipe.loss, compute=recipe.compute)
-    paper = {**_keys(training=TrainingConfig(), loss=LossConfig(), compute=ComputeConfig()), **settings.keys}
+    found = _keys(training=recipe.training, rollout=recipe.rollout, loss=recipe.loss, compute=recipe.compute)
+    usual = _keys(training=TrainingConfig(), rollout=RolloutConfig(), loss=LossConfig(), compute=ComputeConfig())
+    paper = {**usual, **settings.keys}
     model = {f"model.{key}": value for key, value in recipe.model.model_dump(mode="json").items()}
     for key, value in (found | model).items():
         if not _counts(key, of_cost):
@@ -49,7 +50,7 @@ def _of_recipe(recipe: Recipe, settings: Settings, of_cost: bool) -> Iterator[st
 def _counts(key: str, of_cost: bool) -> bool:
     if of_cost and key in OF_COST:
         return True
-    return key not in WITHOUT_EFFECT and (not of_cost or key.startswith(("model.", "loss.")))
+    return key not in WITHOUT_EFFECT and (not of_cost or key.startswith(("model.", "loss.", "rollout.")))
 
 
 def _keys(**sections: Any) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def load_predictor(
             f"{weights}: does not say which model it is (written by an older version); load the whole run folder"
         )
     known = alone.signature
-    model = build_model(config, known.in_channels, known.out_channels, alone.grid)
+    model = build_model(config, known.seen_channels, known.out_channels, alone.grid)
     try:
         model.load_state_dict(alone.weights)
     except RuntimeError as error:

@@ -19,6 +19,7 @@ from geomano_hpc.training.engines.whole_state import check_goes_on
 from geomano_hpc.training.loggers.logger import check_loggers
 from geomano_hpc.training.losses import make_loss
 from geomano_hpc.training.optimizers import check_optimizer
+from geomano_hpc.training.rollouts import as_keyed, increments_of
 from geomano_hpc.training.schedules import check_scheduler
 from geomano_hpc.training.stages import Stages, stages_of
 from geomano_hpc.training.tasks import Task
@@ -74,18 +75,23 @@ def set_up(recipe: Recipe, ranks: Ranks) -> Setup:
     store = open_store(recipe.data.store)
     loaded = load_splits(store, recipe.data)
     loss, precision = make_loss(recipe.loss), recipe.compute.precision
+    train_split = loaded.splits["train"]
+    check_trainable(train_split, recipe)
+    keyed = as_keyed(train_split.signature, recipe)
+    if recipe.rollout.target == "increment":
+        keyed = replace(keyed, increments=increments_of(replace(train_split, signature=keyed), recipe.rollout))
     tasks = {
         name: Task(
-            replace(split, signature=split.signature.in_steps_of(recipe.training.step_frames)),
+            replace(split, signature=keyed),
             recipe.loss.gradient_weight,
             precision,
             loss,
             loss_by_field=recipe.loss.name in LOSSES,
+            rollout_keys=recipe.rollout,
         )
         for name, split in loaded.splits.items()
     }
     train_split = tasks["train"].split
-    check_trainable(train_split, recipe)
     stages = stages_of(recipe, tasks["train"], store)
     backend = scan_backend(recipe, ranks)
     if not torch.cuda.is_available():
@@ -95,7 +101,7 @@ def set_up(recipe: Recipe, ranks: Ranks) -> Setup:
     model = build_model(recipe.model, *channels, train_split.plane, recipe.compute)
     stages.place(model, stages.own)
     parameters = count_parameters(model)  # before ZeRO 3 parts them
-    total_steps = recipe.training.epochs * -(-len(train_split) // recipe.training.batch_size)
+    total_steps = recipe.training.epochs * tasks["train"].steps_of_epoch(recipe.training.batch_size)
     engine = start_engine(model, recipe.training, total_steps, ranks, precision)
     judged = (tasks["test"], tasks.get("validation"))
     return Setup(recipe, ranks, store, loaded.record, stages, *judged, backend, engine, parameters, total_steps)
@@ -110,13 +116,6 @@ def check_trainable(split: Split, recipe: Recipe) -> None:
             "them"
         )
     recipe.model.check_grid(split.plane)
-    if recipe.training.step_frames > 1 and not split.signature.is_rollout:
-        raise ConfigError(f"training.step_frames is of rollouts; {recipe.data.store} holds a steady problem")
-    if recipe.training.step_frames > split.signature.frames_out:
-        raise ConfigError(
-            f"training.step_frames is {recipe.training.step_frames}, and a window of {recipe.data.store} has "
-            f"{split.signature.frames_out} frames to predict"
-        )
 
 
 def scan_backend(recipe: Recipe, ranks: Ranks) -> BackendStatus | None:

@@ -46,7 +46,7 @@ def prepare(recipe: Recipe, folder: RunFolder, ranks: Ranks, held: contextlib.Ex
 def _try_out(recipe: Recipe, ranks: Ranks) -> None:
     """A model or a loss of the user's is asked for a sample before anything is written or any data is made."""
     try:
-        height, width, in_channels, out_channels = data_shape(recipe.data, recipe.training.step_frames)
+        height, width, in_channels, out_channels = data_shape(recipe)
     except DataError:
         return  # there is no data, or it is broken, which is said where it is opened
     device, grid = pick_device(ranks), (height, width)

@@ -5,7 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from geomano_hpc.training.distributed.watch import RankWatch
 from geomano_hpc.training.engines.engine import Engine
 from geomano_hpc.training.records.checkpoint import Position
 from geomano_hpc.training.records.metrics import EpochSums
+from geomano_hpc.training.rollouts import Share, seed_of_noise
 from geomano_hpc.training.stages import Stages
 from geomano_hpc.training.trace import part
 
@@ -45,8 +46,8 @@ class Taken:
 
     @property
     def loss(self) -> float:
-        """Per sample."""
-        return self.sums.loss / len(self.batch.samples)
+        """Per sample; of a whole rollout, where the step is trained on a part of it."""
+        return self.sums.loss / self.sums.samples
 
 
 def seed_of_step(seed: int, batch: GlobalBatch, rank: int) -> int:
@@ -68,25 +69,38 @@ class Steps:
         """`wishes` tells whether this rank wants to stop, and to save."""
         self.recipe, self.engine, self.stages, self.ranks = recipe, engine, stages, engine.ranks
         self.samples = len(stages.own.split)
-        self.per_epoch = -(-self.samples // recipe.training.batch_size)
+        self.per_batch = stages.own.steps_of_batch
+        self.per_epoch = stages.own.steps_of_epoch(recipe.training.batch_size)
         self._watch, self._wishes, self._traced = watch, wishes, traced
         self._data_wait = DataWait()
         self._marks = itertools.count(1)
 
     def batches(self, position: Position) -> Generator[tuple[GlobalBatch, Iterator[Batch]]]:
-        """Every step that is left, with this rank's parts of it; the samples of the next steps are read meanwhile."""
+        """Every step that is left, with this rank's parts of it; the samples of the next steps are read meanwhile. Of
+        a rollout several steps may be taken on each batch."""
         config = self.recipe.training
-        first_step = position.step - position.epoch * self.per_epoch
+        first_batch, taken = divmod(position.step - position.epoch * self.per_epoch, self.per_batch)
         for stage in self.stages.of_training:
             if position.epoch >= stage.last:
                 continue
             first = max(stage.first, position.epoch + 1)
-            plan = (self.samples, config.batch_size, config.seed, stage.last, first, first_step)
+            plan = (self.samples, config.batch_size, config.seed, stage.last, first, first_batch)
             schedule = (part for batch in training_batches(*plan) for part, _ in self._parts(batch.samples))
             loaded = stage.task.split.batches(schedule, self._data_wait)
+            if self.per_batch > 1:
+                loaded = self._for_each_step(loaded, taken)
             for batch in training_batches(*plan):
-                yield batch, loaded
-            first_step = 0
+                for number in range(taken, self.per_batch):
+                    yield replace(batch, step=batch.step * self.per_batch + number), loaded
+                taken = 0
+            first_batch = 0
+
+    def _for_each_step(self, loaded: Iterator[Batch], taken: int) -> Iterator[Batch]:
+        """The parts of a batch again for each step on it, read once; so many steps were taken on the first batch."""
+        while parts := list(itertools.islice(loaded, self.recipe.training.accumulate)):
+            for _ in range(taken, self.per_batch):
+                yield from parts
+            taken = 0
 
     def _parts(self, batch: torch.Tensor) -> list[tuple[torch.Tensor, bool]]:
         """This rank's samples of a global batch in `accumulate` parts, and whether they count.
@@ -107,13 +121,13 @@ class Steps:
             self.stages.place(self.engine.model, task)
         sums = torch.zeros(3, dtype=torch.float64, device=device)
         parts = self._parts(batch.samples)
-        for number, (_, counts) in enumerate(parts, start=1):
+        for number, (samples, counts) in enumerate(parts, start=1):
             with self._stage("data"):
                 fields = next(loaded)
             last = number == len(parts)
             with self.engine.part(last):
                 with self._stage("forward"):
-                    losses = task.loss_parts(self.engine.network, fields, device)
+                    losses = task.loss_parts(self.engine.network, fields, device, self._share(batch, samples))
                 with self._stage("backward"):
                     total = losses.total if counts else 0.0 * losses.total
                     self.engine.backward(total, last)
@@ -128,7 +142,7 @@ class Steps:
             norm = self.engine.step()
         named, gradient, relative = agreed.sums
         step = EpochSums(
-            samples=len(batch.samples),
+            samples=len(batch.samples) * self._part_of_rollout(batch),
             loss=named + self.recipe.loss.gradient_weight * gradient,
             relative_l2=relative,
             gradient_loss=gradient,
@@ -139,6 +153,18 @@ class Steps:
             lr=lr,
         )
         return Taken(batch, step, agreed.stop, agreed.save)
+
+    def _share(self, batch: GlobalBatch, samples: torch.Tensor) -> Share | None:
+        """Of a rollout: the windows of this step, and the seeds of the noise on these samples."""
+        if not self.stages.own.signature.is_rollout:
+            return None
+        seed = self.recipe.training.seed
+        noisy = samples.tolist() if self.recipe.rollout.noise else []
+        return Share(batch.step % self.per_batch, [seed_of_noise(seed, batch.epoch, sample) for sample in noisy])
+
+    def _part_of_rollout(self, batch: GlobalBatch) -> float:
+        """That this step is trained on: what is counted of it is of whole samples."""
+        return self.stages.own.rollout.part_of_rollout(batch.step % self.per_batch) if self.per_batch > 1 else 1.0
 
     def agree(self, sums: torch.Tensor | None = None) -> Agreed:
         """One collective for all that the ranks have to tell each other."""

@@ -11,8 +11,10 @@ from functools import partial
 
 import torch
 
+from geomano_hpc.config import RolloutConfig
 from geomano_hpc.data import Batch, Signature, Split
 from geomano_hpc.training.losses import LossOfEach, gradient_loss, mse, of_each, relative_l2
+from geomano_hpc.training.rollouts import USUAL, Rollout, Share
 
 Samples = torch.Tensor | Batch  # numbers of samples of the split, or samples that are loaded already
 Network = Callable[[torch.Tensor], torch.Tensor]
@@ -42,28 +44,33 @@ class Task:
     precision: str = "float32"
     loss: LossOfEach = relative_l2
     loss_by_field: bool = True  # False for a loss of the user's, which gets all fields together
+    rollout_keys: RolloutConfig = USUAL
 
     @property
     def signature(self) -> Signature:
         return self.split.signature
 
-    def loss_parts(self, model: Network, samples: Samples, device: torch.device) -> LossParts:
-        """What is trained on, summed over the samples; over the steps too, in a rollout."""
+    @property
+    def rollout(self) -> Rollout:
+        return Rollout(self.signature, self.rollout_keys)
+
+    def steps_of_epoch(self, batch_size: int) -> int:
+        """Of the optimiser."""
+        return -(-len(self.split) // batch_size) * self.steps_of_batch
+
+    @property
+    def steps_of_batch(self) -> int:
+        return len(self.rollout.shares) if self.signature.is_rollout else 1
+
+    def loss_parts(
+        self, model: Network, samples: Samples, device: torch.device, share: Share | None = None
+    ) -> LossParts:
+        """What is trained on, summed over the samples; over the steps too, in a rollout, or over some of them."""
         input_BHWC, target_BHWC = self._fields(samples, device)
         if not self.signature.is_rollout:
             return self._losses([self.step(model, input_BHWC)], [target_BHWC])
-        # Teacher-forced: each step is predicted from the true frames before it.
-        known = self.signature
-        window, context = self._parted(input_BHWC)
-        frames = torch.cat([window, target_BHWC], dim=-1)
-        targets = target_BHWC.split(known.out_channels, dim=-1)
-        predicted = []
-        for number, target in enumerate(targets):
-            first = number * known.out_channels
-            seen = frames[..., first : first + known.window_channels]
-            step = self.step(model, seen if context is None else torch.cat([seen, context], dim=-1))
-            predicted.append(step[..., : target.shape[-1]])  # the last step may look beyond the frames there are
-        return self._losses(predicted, list(targets))
+        given, context = self._parted(input_BHWC)
+        return self._losses(*self.rollout.windows(partial(self.step, model), given, target_BHWC, context, share))
 
     @torch.no_grad()
     def predict(self, model: Network, samples: Samples, device: torch.device) -> torch.Tensor:
@@ -77,12 +84,9 @@ class Task:
         if not self.signature.is_rollout:
             return self.step(model, input_BHWC)
         known = self.signature
-        seen, context = self._parted(input_BHWC)
-        for _ in range(-(-frames // known.step_frames)):
-            last = seen[..., -known.window_channels :]
-            step = self.step(model, last if context is None else torch.cat([last, context], dim=-1))
-            seen = torch.cat([seen, step], dim=-1)
-        return seen[..., known.window_channels : known.window_channels + frames * len(known.targets)]
+        given, context = self._parted(input_BHWC)
+        found = self.rollout.go_on(partial(self.step, model), given, context, -(-frames // known.step_frames))
+        return found[..., known.window_channels : known.window_channels + frames * len(known.targets)]
 
     def _parted(self, input_BHWC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The given frames of a rollout, and what is the same in every step."""
@@ -110,12 +114,16 @@ class Task:
         return (samples if isinstance(samples, Batch) else self.split.batch(samples)).to(device)
 
     def step(self, model: Network, input_BHWC: torch.Tensor) -> torch.Tensor:
-        """One call of the model, under autocast where the precision is not float32; losses are always in float32."""
+        """One call of the model, under autocast where the precision is not float32; losses are always in float32. In a
+        rollout from the frames that it sees to the next ones, whatever its output is."""
         lowered = self.precision != "float32"
         dtype = getattr(torch, self.precision)
         with torch.autocast(input_BHWC.device.type, dtype=dtype) if lowered else contextlib.nullcontext():
-            output = model(self.signature.input_normaliser.encode(input_BHWC))
-        return self.signature.step_normaliser.decode(output.float() if lowered else output)
+            output = model(self.signature.seen_normaliser.encode(input_BHWC))
+        output = output.float() if lowered else output
+        if self.signature.is_rollout:
+            return self.rollout.frames(output, input_BHWC)
+        return self.signature.step_normaliser.decode(output)
 
     def _by_field(self, *fields_BHWC: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
         """Of each field its frames [B, H, W, T], in each of the tensors."""

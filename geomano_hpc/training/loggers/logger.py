@@ -130,7 +130,7 @@ def hyperparameters(recipe: Recipe) -> dict[str, bool | int | float | str]:
     """What runs of a study may differ in, by the names of the recipe's keys."""
     content = recipe.model_dump(mode="json")
     training = {key: content["training"][key] for key in _TRAINING_KEYS}
-    sections = {"model": content["model"], "loss": content["loss"], "training": training, "compute": content["compute"]}
+    sections = {"training": training, **{name: content[name] for name in ("model", "loss", "rollout", "compute")}}
     found = {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
     return {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in found.items()}
 
