@@ -192,5 +192,5 @@ def increments_of(split: Split, keys: RolloutConfig) -> Normaliser:
     normalisers = [combine(np.array(one)) for one in found]
     if len(normalisers) == 1:
         return Normaliser(normalisers[0].mean, normalisers[0].std or 1.0)
-    mean, std = (tuple(float(getattr(one, name)) for one in normalisers) for name in ("mean", "std"))  # type: ignore[arg-type]
+    mean, std = (tuple(float(getattr(one, name)) for one in normalisers) for name in ("mean", "std"))
     return Normaliser(mean, tuple(one or 1.0 for one in std))

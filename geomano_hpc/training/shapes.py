@@ -22,7 +22,7 @@ def data_shape(recipe: Recipe) -> tuple[int, int, int, int]:
         return height, width, known.seen_channels, known.out_channels
     if data.generate is not None:
         made = problem(data.generate.problem)
-        frames = {"frames_in": made.frames_in or 1, "frames_out": made.frames_out or 1}
-        known = as_keyed(Signature(made.kind, ("u",), ("u",), _ANY, _ANY, **frames), recipe)
+        known = Signature(made.kind, ("u",), ("u",), _ANY, _ANY, (), made.frames_in or 1, made.frames_out or 1)
+        known = as_keyed(known, recipe)
         return *data.generate.kept_points, known.seen_channels, known.out_channels
     raise DataError(f"{data.store}: no such store, so the grid is not known; give it with --shape H W C")
