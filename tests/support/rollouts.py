@@ -1,6 +1,7 @@
 """A store of two fields in time, and a model of one's own for it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ def make_drifting_store(folder: Path) -> Path:
     start = rng.standard_normal((8, 1, 8, 8))
     raw = {"u": start + drift, "v": 1000 * (2 - start - 3 * drift), "mask": rng.random((8, 8, 8)), "nu": nu}
     np.savez(folder / "raw.npz", **raw)  # type: ignore[arg-type]
-    frames = {"frames_in": FRAMES_IN, "frames_out": FRAMES_OUT, "window_stride": 1}
+    frames: dict[str, Any] = {"frames_in": FRAMES_IN, "frames_out": FRAMES_OUT, "window_stride": 1}
     fields = (["mask"], ["u", "v"], ["nu"])
     own = own_problem("rollout", "drift", *fields, SplitRule(6, None, 2), axes="sample x y,sample t x y", **frames)
     convert([folder / "raw.npz"], own, folder / "drift.zarr")

@@ -214,7 +214,8 @@ def frames_by_hand(folder: RunFolder, given_BHWC: torch.Tensor, frames: int) -> 
     mean, std = (np.array(values, np.float32) for values in vars(known.input_normaliser).values())
     add, scale = (np.array(values, np.float32) for values in vars(increments).values())
     given = given_BHWC.numpy()
-    last, context, found = given[..., 4:6], given[..., 6:], []
+    last, context = given[..., 4:6], given[..., 6:]
+    found: list[np.ndarray] = []
     while len(found) < frames:
         seen = (np.concatenate([last, context], -1) - mean[4:]) / std[4:]
         with torch.no_grad():
