@@ -7,8 +7,7 @@ variant has the same steps, and the best rate of a grid that is widened until no
 
 import json
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 
 from geomano_hpc.atomic import replacing, write_json
 from geomano_hpc.bench.record import make_record, write_record
+from geomano_hpc.bench.trainings import spread, spread_in_words
 from geomano_hpc.config.models import model_section
 from geomano_hpc.models import build_model
 from geomano_hpc.models.parts.grid_model import GridModel
@@ -115,16 +115,11 @@ def bench_linear_map(
             for seed in range(1, seeds):
                 errors.append(known.error(keys, best, seed))
                 advance(name)
-            rows.append({"variant": name, "model": dict(keys), "by_rate": by_rate, "rate": best, **_summary(errors)})
+            rows.append({"variant": name, "model": dict(keys), "by_rate": by_rate, "rate": best, **spread(errors)})
     settings = {"points": POINTS, "batch": BATCH, "steps": steps, "seeds": seeds, "rates": list(RATES)}
     content = make_record("linear_map", settings, rows)
     write_record(out, content)
     return content
-
-
-def _summary(errors: Sequence[float]) -> dict[str, Any]:
-    std = statistics.stdev(errors) if len(errors) > 1 else None
-    return {"errors": list(errors), "mean": statistics.fmean(errors), "std": std}
 
 
 class _Known:
@@ -150,12 +145,8 @@ def linear_map_table(content: Mapping[str, Any]) -> list[str]:
         f"vorticity to velocity, {POINTS} x {POINTS} torus, {settings['steps']} steps of {BATCH} fields",
         f"  {'variant':36}  {'rel-L2':>19}  {'lr':>6}",
     ]
-    lines += [f"  {row['variant']:36}  {_figure(row):>19}  {row['rate']:>6g}" for row in content["rows"]]
+    lines += [f"  {row['variant']:36}  {spread_in_words(row):>19}  {row['rate']:>6g}" for row in content["rows"]]
     return lines
-
-
-def _figure(row: Mapping[str, Any]) -> str:
-    return f"{row['mean']:.4f}" + ("" if row["std"] is None else f" ± {row['std']:.4f}")
 
 
 def draw_linear_map(content: Mapping[str, Any], file: Path) -> None:

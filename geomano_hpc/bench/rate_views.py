@@ -1,13 +1,13 @@
 """The search of rates for people: a table and a picture of the error over the rate."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from geomano_hpc.atomic import replacing
 
 
-def rate_table(problem: str, search: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> list[str]:
+def rate_table(problem: str, search: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Models down, rates across. `rows` are those of the record, each with its model, the chosen lr and its rates."""
     total = search["train_samples"] + search["held_out_samples"]
     lines = [
