@@ -22,7 +22,8 @@ class Run:
 
     Attributes:
         path: the run folder, or the file of weights
-        model: the network (torch.nn.Module), which takes and gives normalised fields; `predict` does not need that
+        model: the network (torch.nn.Module), which takes and gives normalised fields, of a rollout as the recipe's
+            keys `rollout` say (the last given frames only, increments); `predict` takes and gives frames in any case
         device: where the model is
         recipe: the run's whole configuration; None if only the weights were loaded
         result: the numbers of the finished training; None if only the weights were loaded, or it has not finished
@@ -32,7 +33,7 @@ class Run:
         targets: names of the target's fields; of a rollout those of one frame
         context: names of what a rollout's input has behind its frames: static fields and constants
         in_channels: C of an input: the fields of each given frame, frame by frame, then the context
-        out_channels: C of the network's output: of a rollout the fields of one frame, or of a few
+        out_channels: C of the network's output: of a rollout the fields of one frame, or of a few, or what they add
         frames: C of the whole target: the fields of each frame that a rollout was trained to predict
         input_normaliser: mean and std of the training inputs
         target_normaliser: mean and std of the training targets; of a rollout of one frame

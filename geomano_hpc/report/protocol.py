@@ -18,6 +18,10 @@ _WORDS = {
     "loss.gradient_weight": "gradient loss",
     "training.batch_size": "batch",
     "training.weight_decay": "weight decay",
+    "rollout.target": "output of the model",
+    "rollout.frames_in": "limit of the frames seen",
+    "rollout.steps_per_window": "limit of the windows to a step",
+    "rollout.pairs": "steps trained on",
 }
 _WARMUP = 0.3  # of onecycle, where a recipe does not say
 

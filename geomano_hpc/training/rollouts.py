@@ -167,7 +167,7 @@ def as_keyed(known: Signature, recipe: Recipe) -> Signature:
         if said:
             raise ConfigError(f"{said}: of rollouts, and {store} holds a steady problem; leave the section rollout out")
         return known
-    found = replace(known, step_frames=recipe.training.step_frames, last_frames=keys.frames_in)
+    found = replace(known.in_steps_of(recipe.training.step_frames), last_frames=keys.frames_in)
     Rollout(found, keys).check(store)
     return found
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from geomano_hpc.config import load_recipe
+from geomano_hpc.config import RolloutConfig, load_recipe
 from geomano_hpc.models.geomano import GeomanoConfig
 from geomano_hpc.models.transolver import TransolverConfig
 from geomano_hpc.report.data_facts import DataFacts, data_facts
@@ -96,6 +96,28 @@ def test_keys_of_the_other_problem_are_its_own(full_stores: dict[str, Path]) -> 
     assert found(store, "navier_stokes", "training.clip=0.1") == "clip 0.1, not none"
     assert found(store, "navier_stokes", "model.kind=2d") == "kind 2d, not 1d"  # with this correction in no row
     assert found(store, "navier_stokes", "training.batch_size=4") == "batch 4, not 2"
+
+
+ROLLOUT = {
+    "rollout.target=increment": "output of the model increment, not frame",
+    "rollout.frames_in=1": "limit of the frames seen 1, not none",
+    "rollout.noise=0.03": "noise 0.03, not 0",
+    "rollout.steps_per_window=2": "limit of the windows to a step 2, not none",
+    "rollout.pairs=all rollout.frames_in=2": "steps trained on all, not window",
+    "rollout.pushforward=1": "pushforward 1, not 0",
+}
+
+
+@pytest.mark.parametrize("changes", ROLLOUT)
+@pytest.mark.parametrize("of_cost", [False, True])
+def test_each_key_of_rollouts_is_marked(changes: str, of_cost: bool, full_stores: dict[str, Path]) -> None:
+    said = found(full_stores["navier_stokes"], "navier_stokes", *changes.split(), of_cost=of_cost).split("; ")
+    assert ROLLOUT[changes] in said
+    assert {*ROLLOUT.values()} & {*said} == {ROLLOUT[changes]}
+
+
+def test_every_key_of_rollouts_is_among_those_that_are_marked() -> None:
+    assert {changes.partition("=")[0].partition(".")[2] for changes in ROLLOUT} == set(RolloutConfig.model_fields)
 
 
 WITHOUT_EFFECT = (
