@@ -10,7 +10,7 @@ import torch
 
 from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.cpu.extension import load_library
-from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, without_geometry
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 
 LANES = 16  # channels that the kernel computes together
 TILE = 32  # positions of a tile in 1D
@@ -34,6 +34,8 @@ class _Problem(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("batch", "height", "width", "channels", "dstate", "rank", "directions")),
         ("orders", ctypes.c_int64 * 8),
+        ("down", ctypes.c_double * 8),
+        ("closed", ctypes.c_int64 * 8),
         *((name, ctypes.c_int64) for name in ("two_d", "state_form", "interval")),
         *((name, ctypes.c_int64) for name in ("groups", "slots", "bundle", "needs_R", "threads")),
         *((name, _Activation) for name in ("x", "dt", "B", "C", "dy")),
@@ -44,32 +46,34 @@ class _Problem(ctypes.Structure):
 
 
 def carries_size(inputs: ScanInputs, settings: ScanSettings) -> int:
-    """1D keeps one hidden state per interval; 2D keeps none and sweeps again."""
-    if settings.kind == "2d":
-        return 0
+    """1D keeps one hidden state per interval; 2D sweeps again, and keeps only those with which closed lines begin."""
     batch, height, width, channels = inputs.x.shape
     K, dstate = inputs.A.shape[0], inputs.A.shape[-1]
+    blocks = -(-channels // LANES)
+    if settings.kind == "2d":
+        along_H, along_W = settings.periodic
+        lines = width * along_H + height * along_W
+        return batch * blocks * K * lines * _padded(dstate) * LANES
     interval = _interval(K, dstate, inputs.x.element_size())
     intervals = (height * width + interval - 1) // interval
-    return batch * ((channels + LANES - 1) // LANES) * K * intervals * dstate * LANES
+    return batch * blocks * K * intervals * dstate * LANES
 
 
 def forward(inputs: ScanInputs, settings: ScanSettings, keep_carries: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    without_geometry(settings, "cpu")
     inputs = _readable(inputs)
     y = torch.empty_like(inputs.x, memory_format=torch.contiguous_format)
-    carries = inputs.A.new_empty(carries_size(inputs, settings) if keep_carries else 0)
+    needed = keep_carries or any(settings.periodic)  # a ring's are found before the scan that begins with them
+    carries = inputs.A.new_empty(carries_size(inputs, settings) if needed else 0)
     problem = _problem(inputs, settings)
     problem.y = y.data_ptr()
     problem.carries = carries.data_ptr() or None
     _call("forward", inputs.x.dtype, problem)
-    return y, carries
+    return y, carries if keep_carries else inputs.A.new_empty(0)
 
 
 def backward(
     dy: torch.Tensor, inputs: ScanInputs, settings: ScanSettings, carries: torch.Tensor, needs_R: bool
 ) -> ScanInputs:
-    without_geometry(settings, "cpu")
     inputs = _readable(inputs)
     dy = _one_stride(dy)
     batch, K = inputs.x.shape[0], len(settings.orders)
@@ -87,7 +91,7 @@ def backward(
     problem.bundle = _bundle(inputs, settings.kind, problem.groups)
     problem.slots = _slots(problem)
     if problem.slots > 1 or problem.bundle < -(-problem.channels // LANES):
-        row = 2 * -(-problem.dstate // 4) * 4 + problem.rank
+        row = 2 * _padded(problem.dstate) + problem.rank
         partial = _workspace(batch * problem.slots * problem.height * problem.width * K * row, inputs.A.dtype)
         problem.partial = partial.data_ptr()
     problem.carries = carries.data_ptr() or None
@@ -110,6 +114,11 @@ def _workspace(size: int, dtype: torch.dtype) -> torch.Tensor:
         _kept.memory = torch.empty(size, dtype=dtype)
     kept: torch.Tensor = _kept.memory
     return kept
+
+
+def _padded(dstate: int) -> int:
+    """Dstates are taken four at a time."""
+    return -(-dstate // 4) * 4
 
 
 def _interval(K: int, dstate: int, element_bytes: int) -> int:
@@ -168,6 +177,9 @@ def _problem(inputs: ScanInputs, settings: ScanSettings) -> _Problem:
     problem.directions = len(settings.orders)
     for k, order in enumerate(settings.orders):
         problem.orders[k] = order.code
+        problem.down[k] = settings.stretch_down(order)
+        columns_closed, rows_closed = settings.closed(order)
+        problem.closed[k] = columns_closed + 2 * rows_closed
     problem.two_d = settings.kind == "2d"
     problem.state_form = settings.correction == "state"
     problem.interval = _interval(problem.directions, problem.dstate, inputs.x.element_size())

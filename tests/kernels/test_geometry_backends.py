@@ -12,7 +12,7 @@ FLOAT32 = 1e-5
 RINGS = [(False, False), (True, False), (False, True), (True, True)]
 BOTH = (True, True)
 
-every_backend = pytest.mark.parametrize("backend", ["torch"])
+every_backend = pytest.mark.parametrize("backend", ["cpu", "torch"])
 every_ring = pytest.mark.parametrize("periodic", RINGS, ids=["open", "ring along H", "ring along W", "torus"])
 
 
@@ -133,8 +133,19 @@ def test_time_steps_of_any_size(backend: str, stretch: float) -> None:
     assert_like_reference(inputs, 1e-5, **options(backend, stretch))
 
 
+@pytest.mark.parametrize("stretch", [1.0, 2.3])
+def test_cpu_gives_the_same_bits_for_any_number_of_threads(stretch: float) -> None:
+    inputs = random_inputs(2, 20, 21, channels=70, dstate=8, rank=4, dtype=torch.float32)
+    results = []
+    for threads in (1, 2, 3, 2):
+        torch.set_num_threads(threads)
+        results.append(scan_and_gradients(inputs, **options("cpu", stretch)))
+    for other in results[1:]:
+        assert all(torch.equal(other[name], tensor) for name, tensor in results[0].items())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["torch"])
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
 def test_operator_has_the_shapes_that_it_promises(backend: str) -> None:
     """torch.library's own checks, with a grid where neither axis has the other's number of points."""
     inputs = random_inputs(2, 5, 9, dtype=torch.float32, rank=2)

@@ -39,8 +39,11 @@ struct Backward {
       for (int64_t i = 0; i < blocks; ++i) sums[i].start(p, k, first_channel(i), padded);
       with_correction<T>(p, k, [&](auto correction) {
         constexpr Correction form = decltype(correction)::value;
-        if (p.two_d)
-          p.needs_R ? direction_2d<form, form != Correction::none>(k) : direction_2d<form, false>(k);
+        const bool stretched = sums[0].parameters.stretched();
+        if (p.two_d && p.needs_R)
+          stretched ? direction_2d<form, form != Correction::none, true>(k) : direction_2d<form, form != Correction::none, false>(k);
+        else if (p.two_d)
+          stretched ? direction_2d<form, false, true>(k) : direction_2d<form, false, false>(k);
         else
           p.needs_R ? direction_1d<form, form != Correction::none>(k) : direction_1d<form, false>(k);
       });
@@ -51,7 +54,7 @@ struct Backward {
 
   template <Correction correction, bool needs_R>
   void direction_1d(int64_t k) {
-    const Walk walk(p, p.orders[k]);
+    const Walk walk(p, k);
     const int64_t length = p.height * p.width, tiles_per_carry = p.interval / kTile1d;
     Buffer<T> lambda(blocks * state, T(0)), starts(blocks * tiles_per_carry * state);
     Tile<T, kTile1d> tile;
@@ -92,9 +95,9 @@ struct Backward {
     }
   }
 
-  template <Correction correction, bool needs_R>
+  template <Correction correction, bool needs_R, bool stretched>
   void direction_2d(int64_t k) {
-    const Walk walk(p, p.orders[k]);
+    const Walk walk(p, k);
     const int64_t side = kSide * state;
     const int64_t tile_rows = (walk.rows + kSide - 1) / kSide, tile_columns = (walk.columns + kSide - 1) / kSide;
     const auto edge = [&](int64_t i, int64_t j, int64_t block) { return ((i * tile_columns + j) * blocks + block) * side; };
@@ -104,8 +107,19 @@ struct Backward {
     left.resize(edge(tile_rows, 0, 0));
     top.resize(edge(tile_rows, 0, 0));
     Buffer<T> g(blocks * side), h(edge(1, 0, 0), T(0));
+    const auto columns_of = [&](int64_t j) { return std::min(kSide, walk.columns - j * kSide); };
+    const auto rows_of_band = [&](int64_t i) { return std::min(kSide, walk.rows - i * kSide); };
+    if (walk.columns_closed)
+      for (int64_t block = 0; block < blocks; ++block)
+        for (int64_t j = 0; j < tile_columns; ++j)
+          std::memcpy(&h[edge(0, j, block)], column_starts<T>(p, walk, b, first_block + block, k) + j * side,
+                      columns_of(j) * state * sizeof(T));
     for (int64_t i = 0; i < tile_rows; ++i) {
       std::fill(g.begin(), g.end(), T(0));
+      if (walk.rows_closed)
+        for (int64_t block = 0; block < blocks; ++block)
+          std::memcpy(&g[block * side], row_starts<T>(p, walk, b, first_block + block, k) + i * side,
+                      rows_of_band(i) * state * sizeof(T));
       for (int64_t j = 0; j < tile_columns; ++j) {
         std::memcpy(&left[edge(i, j, 0)], g.data(), blocks * side * sizeof(T));
         std::memcpy(&top[edge(i, j, 0)], &h[edge(0, j, 0)], blocks * side * sizeof(T));
@@ -118,7 +132,7 @@ struct Backward {
           prefetch_edges<true>(edge(i, j + 1, block), 0, padded);  // of the next tile, while this one is at work
           prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tile, steps);
           with_tame(steps.tame, [&](auto tame) {
-            scan_tile_2d<T, Correction::none, tame>(parameters, tile, steps, columns, padded, &g[block * side],
+            scan_tile_2d<T, Correction::none, stretched, tame>(parameters, tile, steps, columns, padded, &g[block * side],
                                                     &h[edge(0, j, block)], NoOutput());
           });
         }
@@ -126,14 +140,48 @@ struct Backward {
     }
     Buffer<T> lambda(edge(1, 0, 0), T(0)), mu(blocks * side);
     TileGradients<T, kSide * kSide> grad;
+    // The adjoints that leave a band from below and from the right, those that leave its rows only where they are wanted.
+    const auto sweep_band = [&](auto rows, int64_t i, T* lambda, T* line_steps) {
+      for (int64_t j = tile_columns - 1; j >= 0; --j) {
+        tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
+        read_rows<IO>(p, b, k, tile);
+        for (int64_t block = 0; block < blocks; ++block) {
+          const Source<IO, T> dy = source(p.dy, 0, block);
+          prepare<IO, T, false>(p, sums[block].parameters, source(p.x, 0, block), source(p.dt, k, block), tile, steps);
+          for (int64_t m = 0; m < tile.size; ++m) Lanes<T>::load(dy.line(tile.position[m], grad.dy[m])).store(grad.dy[m]);
+          with_tame(steps.tame, [&](auto tame) {
+            adjoint_tile_2d<T, stretched, rows, tame>(sums[block].parameters, tile, steps, columns_of(j), padded, grad.dy,
+                                                      lambda + edge(0, j, block), &mu[block * side]);
+          });
+          add_steps<rows>(tile, steps, columns_of(j), line_steps + (rows ? block : j * blocks + block) * kSide * kLanes);
+        }
+      }
+    };
+    Buffer<T> line_steps;
+    if (walk.columns_closed) {
+      line_steps.assign(tile_columns * blocks * kSide * kLanes, T(0));
+      for (int64_t i = tile_rows - 1; i >= 0; --i) sweep_band(std::false_type(), i, lambda.data(), line_steps.data());
+      for (int64_t j = 0; j < tile_columns; ++j)
+        for (int64_t block = 0; block < blocks; ++block)
+          close_lines(sums[block].parameters, sums[block].parameters.down, &line_steps[(j * blocks + block) * kSide * kLanes],
+                      columns_of(j), padded, &lambda[edge(0, j, block)]);
+    }
     for (int64_t i = tile_rows - 1; i >= 0; --i) {
       std::fill(mu.begin(), mu.end(), T(0));
+      if (walk.rows_closed) {
+        line_steps.assign(blocks * kSide * kLanes, T(0));
+        Buffer<T> lambda_ahead(lambda);
+        sweep_band(std::true_type(), i, lambda_ahead.data(), line_steps.data());
+        for (int64_t block = 0; block < blocks; ++block)
+          close_lines(sums[block].parameters, T(1), &line_steps[block * kSide * kLanes], rows_of_band(i), padded,
+                      &mu[block * side]);
+      }
       for (int64_t j = tile_columns - 1; j >= 0; --j) {
         const int64_t columns = std::min(kSide, walk.columns - j * kSide);
         tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
         each_block(k, tile, steps, grad, [&](int64_t block, int64_t s0, auto tame) {
           prefetch_edges<false>(block + 1 < blocks ? edge(i, j, block + 1) : edge(i, j - 1, 0), s0, s0 + kStates);
-          tile_backward_2d<T, correction, needs_R, tame>(
+          tile_backward_2d<T, correction, needs_R, stretched, tame>(
               sums[block].parameters, tile, steps, columns, padded, row_size, s0, &left[edge(i, j, block)],
               &top[edge(i, j, block)], &lambda[edge(0, j, block)], &mu[block * side], grad, rows_of(block));
         });

@@ -1,7 +1,7 @@
 // The forward scans of a bundle of channel blocks: Eq. (1D GeoMamba-SSM) and Eq. (2D GeoMamba-SSM).
 #pragma once
 
-#include "tile.h"
+#include "ring.h"
 
 namespace geomano {
 
@@ -22,7 +22,7 @@ constexpr int64_t kSide = 8;  // of a tile in 2D
 // Where a tile's y goes: the first direction writes it, the others add to it.
 template <typename IO, typename T>
 struct Output {
-  static constexpr bool kWanted = true;
+  static constexpr bool kWanted = true, kColumns = true;
   const Column<IO, T>& y;
   bool first;
 
@@ -35,7 +35,12 @@ struct Output {
 
 // A sweep for the states alone: y is not computed.
 struct NoOutput {
-  static constexpr bool kWanted = false;
+  static constexpr bool kWanted = false, kColumns = true;
+};
+
+// A sweep for the states along the rows alone: neither y nor h is computed.
+struct NoColumns {
+  static constexpr bool kWanted = false, kColumns = false;
 };
 
 // h[t] = a[t] h[t-1] + B u over a tile of the sequence. h: [N][16], carried on; N padded. y is summed over the groups of
@@ -66,13 +71,14 @@ void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile,
   }
 }
 
-// Algorithm 2 on a tile of rows x columns points: g along the row, h along the column, the same a in both.
+// Algorithm 2 on a tile of rows x columns points: g along the row, h along the column, the same a in both unless stretched.
 // g: [rows][N][16] enters at the left edge, h: [columns][N][16] at the top edge; both are carried on.
-template <typename T, Correction correction, bool tame, typename Out>
+template <typename T, Correction correction, bool stretched, bool tame, typename Out>
 void scan_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile, Steps<T, kSide * kSide>& steps,
                   int64_t columns, int64_t N, T* g, T* h, const Out& out) {
   for (int64_t s0 = 0; s0 < N; s0 += kStates) {
     const T *A = &parameters.A_log2e[s0 * kLanes], *minus_R = &parameters.minus_R[s0 * kLanes];
+    const T* A_down = parameters.A_down_log2e.data() + s0 * kLanes;
     T* g_row = g + s0 * kLanes;
     for (int64_t m = 0; m < tile.size; g_row += N * kLanes) {
       T* h_column = h + s0 * kLanes;
@@ -88,10 +94,13 @@ void scan_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>&
           const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + q * kLanes));
           const Lanes<T> bu = Lanes<T>::all(B[q]) * u;
           g_s[q] = fma(a, g_s[q], bu);
-          const Lanes<T> h_s = fma(a, Lanes<T>::load(h_column + q * kLanes), g_s[q]);
-          h_s.store(h_column + q * kLanes);
-          if constexpr (Out::kWanted)
-            y = read_out<T, correction>(y, Lanes<T>::all(C[q]), h_s, bu, minus_R + q * kLanes);
+          if constexpr (Out::kColumns) {
+            const Lanes<T> a_down = stretched ? exp2_product<tame>(delta, Lanes<T>::load(A_down + q * kLanes)) : a;
+            const Lanes<T> h_s = fma(a_down, Lanes<T>::load(h_column + q * kLanes), g_s[q]);
+            h_s.store(h_column + q * kLanes);
+            if constexpr (Out::kWanted)
+              y = read_out<T, correction>(y, Lanes<T>::all(C[q]), h_s, bu, minus_R + q * kLanes);
+          }
         });
         if constexpr (Out::kWanted) s0 + kStates < N ? y.store(steps.y[m]) : out.store(y, tile.position[m]);
       }
@@ -148,10 +157,11 @@ struct Forward {
     for (int64_t k = 0; k < p.directions; ++k) {
       for (int64_t i = 0; i < blocks; ++i) parameters[i].load(p, k, first_channel(i));
       with_correction<T>(p, k, [&](auto correction) {
+        constexpr Correction form = decltype(correction)::value;
         if (p.two_d)
-          direction_2d<decltype(correction)::value>(k);
+          parameters[0].stretched() ? direction_2d<form, true>(k) : direction_2d<form, false>(k);
         else
-          direction_1d<decltype(correction)::value>(k);
+          direction_1d<form>(k);
       });
     }
     for (const Column<IO, T>& column : y) column.write();
@@ -159,7 +169,7 @@ struct Forward {
 
   template <Correction correction>
   void direction_1d(int64_t k) {
-    const Walk walk(p, p.orders[k]);
+    const Walk walk(p, k);
     const int64_t N = p.padded_dstate(), length = p.height * p.width, state = N * kLanes;
     Buffer<T> h(blocks * state, T(0));
     Tile<T, kTile1d> tile;
@@ -171,7 +181,7 @@ struct Forward {
         T* h_block = &h[i * state];
         if (p.carries != nullptr && first % p.interval == 0)
           std::memcpy(carry<T>(p, b, first_block + i, k, first / p.interval), h_block, p.dstate * kLanes * sizeof(T));
-        start_tile(k, i, tile, steps);
+        start_tile<Output<IO, T>>(k, i, tile, steps);
         const Output<IO, T> out{y[i], k == 0};
         with_tame(steps.tame, [&](auto tame) {
           scan_tile_1d<T, correction, tame>(parameters[i], tile, steps, N, h_block, out);
@@ -180,34 +190,89 @@ struct Forward {
     }
   }
 
-  template <Correction correction>
+  template <Correction correction, bool stretched>
   void direction_2d(int64_t k) {
-    const Walk walk(p, p.orders[k]);
+    const Walk walk(p, k);
+    if (walk.columns_closed) sweep_2d<Correction::none, stretched, NoOutput>(walk, k, true);
+    sweep_2d<correction, stretched, Output<IO, T>>(walk, k, !walk.columns_closed);
+  }
+
+  // From the top left to the bottom right. The first sweep finds where closed rows begin, the one without y where closed
+  // columns do.
+  template <Correction correction, bool stretched, typename Out>
+  void sweep_2d(const Walk& walk, int64_t k, bool first) {
     const int64_t N = p.padded_dstate(), state = N * kLanes;
     Buffer<T> h(blocks * walk.columns * state, T(0)), g(blocks * kSide * state);
+    Buffer<T> column_steps(Out::kWanted ? 0 : blocks * walk.columns * kLanes, T(0));
+    if (Out::kWanted && walk.columns_closed)
+      for (int64_t i = 0; i < blocks; ++i)
+        std::memcpy(&h[i * walk.columns * state], column_starts<T>(p, walk, b, first_block + i, k),
+                    walk.columns * state * sizeof(T));
     Tile<T, kSide * kSide> tile;
     Steps<T, kSide * kSide> steps;
     for (int64_t top = 0; top < walk.rows; top += kSide) {
-      std::fill(g.begin(), g.end(), T(0));
+      if (walk.rows_closed && first) close_rows(walk, k, top, tile, steps);
+      start_rows(walk, k, top, g);
       for (int64_t left = 0; left < walk.columns; left += kSide) {
         const int64_t columns = std::min(kSide, walk.columns - left);
         tile.size = walk.square(top, left, kSide, tile.position);
         read_rows<IO>(p, b, k, tile);
         for (int64_t i = 0; i < blocks; ++i) {
           T *g_block = &g[i * kSide * state], *h_block = &h[(i * walk.columns + left) * state];
-          start_tile(k, i, tile, steps);
-          const Output<IO, T> out{y[i], k == 0};
+          start_tile<Out>(k, i, tile, steps);
+          const auto out = [&] {
+            if constexpr (Out::kWanted) return Out{y[i], k == 0};
+            else return Out();
+          }();
           with_tame(steps.tame, [&](auto tame) {
-            scan_tile_2d<T, correction, tame>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
+            scan_tile_2d<T, correction, stretched, tame>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
           });
+          if constexpr (!Out::kWanted) add_steps<false>(tile, steps, columns, &column_steps[(i * walk.columns + left) * kLanes]);
         }
       }
     }
+    if constexpr (!Out::kWanted)
+      for (int64_t i = 0; i < blocks; ++i) {
+        T* starts = column_starts<T>(p, walk, b, first_block + i, k);
+        std::memcpy(starts, &h[i * walk.columns * state], walk.columns * state * sizeof(T));
+        close_lines(parameters[i], parameters[i].down, &column_steps[i * walk.columns * kLanes], walk.columns, N, starts);
+      }
   }
 
-  template <int64_t kPositions>
+  // The states [blocks][kSide][N][16] with which the rows of a band begin.
+  void start_rows(const Walk& walk, int64_t k, int64_t top, Buffer<T>& g) const {
+    std::fill(g.begin(), g.end(), T(0));
+    if (!walk.rows_closed) return;
+    const int64_t state = p.padded_dstate() * kLanes, size = std::min(kSide, walk.rows - top) * state;
+    for (int64_t i = 0; i < blocks; ++i)
+      std::memcpy(&g[i * kSide * state], row_starts<T>(p, walk, b, first_block + i, k) + top * state, size * sizeof(T));
+  }
+
+  // Finds them, by a sweep of the band from zero.
+  void close_rows(const Walk& walk, int64_t k, int64_t top, Tile<T, kSide * kSide>& tile, Steps<T, kSide * kSide>& steps) {
+    const int64_t N = p.padded_dstate(), state = N * kLanes, rows = std::min(kSide, walk.rows - top);
+    Buffer<T> row_steps(blocks * kSide * kLanes, T(0));
+    const auto starts = [&](int64_t i) { return row_starts<T>(p, walk, b, first_block + i, k) + top * state; };
+    for (int64_t i = 0; i < blocks; ++i) std::fill(starts(i), starts(i) + rows * state, T(0));
+    for (int64_t left = 0; left < walk.columns; left += kSide) {
+      const int64_t columns = std::min(kSide, walk.columns - left);
+      tile.size = walk.square(top, left, kSide, tile.position);
+      read_rows<IO>(p, b, k, tile);
+      for (int64_t i = 0; i < blocks; ++i) {
+        start_tile<NoColumns>(k, i, tile, steps);
+        with_tame(steps.tame, [&](auto tame) {
+          scan_tile_2d<T, Correction::none, false, tame>(parameters[i], tile, steps, columns, N, starts(i), nullptr, NoColumns());
+        });
+        add_steps<true>(tile, steps, columns, &row_steps[i * kSide * kLanes]);
+      }
+    }
+    for (int64_t i = 0; i < blocks; ++i)
+      close_lines(parameters[i], T(1), &row_steps[i * kSide * kLanes], rows, N, starts(i));
+  }
+
+  template <typename Out, int64_t kPositions>
   void start_tile(int64_t k, int64_t i, const Tile<T, kPositions>& tile, Steps<T, kPositions>& steps) const {
-    if (k > 0)
+    if (Out::kWanted && k > 0)
       for (int64_t m = 0; m < tile.size; ++m) __builtin_prefetch(y[i].at(tile.position[m]), 1);
     prepare<IO, T, false>(p, parameters[i], Source<IO, T>(p.x, b, 0, first_channel(i), p.channels),
                           Source<IO, T>(p.dt, b, k, first_channel(i), p.channels), tile, steps);

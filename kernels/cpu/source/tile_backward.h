@@ -4,7 +4,8 @@
 //   1D  lambda[t] = C dy + a[t+1] lambda[t+1]
 //   2D  lambda[i,j] = C dy + a[i+1,j] lambda[i+1,j],   mu[i,j] = lambda[i,j] + a[i,j+1] mu[i,j+1]
 // In 1D mu = lambda. Then d(B u) = mu - R dy (equation) or mu - C R dy (state), and the gradient of the exponent
-// delta A is a (lambda h[before] + mu g[before]).
+// delta A is a (lambda h[before] + mu g[before]). Stretched, the a of the columns is exp(down delta A), and its part counts
+// `down` times.
 #pragma once
 
 #include "channel_sums.h"
@@ -30,6 +31,7 @@ struct TileGradients {
   alignas(64) T g[kPositions][kStates][kLanes];
   alignas(64) T dA[kStates][kLanes];
   alignas(64) T dR[kStates][kLanes];
+  alignas(64) T a_down[kPositions][kStates][kLanes];  // stretched only
 };
 
 // The gradients of one dstate at one point, of d(B u) before the correction and of the exponent.
@@ -107,7 +109,7 @@ void tile_backward_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& t
 
 // left: [rows][N][16], top: [columns][N][16] are the states that enter the tile; lambda: [columns][N][16] and
 // mu: [rows][N][16] come from below and from the right and are carried on.
-template <typename T, Correction correction, bool needs_R, bool tame>
+template <typename T, Correction correction, bool needs_R, bool stretched, bool tame>
 void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile,
                       const Steps<T, kSide * kSide>& steps, int64_t columns, int64_t padded,
                       int64_t row_size, int64_t s0, const T* left, const T* top, T* lambda, T* mu,
@@ -122,26 +124,65 @@ void tile_backward_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSi
       a.store(grad.a[m][q]);
       const Lanes<T> g = fma(a, Lanes<T>::load(g_before + q * kLanes), Lanes<T>::all(tile.B[m][s0 + q]) * u);
       g.store(grad.g[m][q]);
-      fma(a, Lanes<T>::load(h_before + q * kLanes), g).store(grad.h[m][q]);
+      Lanes<T> a_down = a;
+      if constexpr (stretched) {
+        a_down = exp2_product<tame>(delta, Lanes<T>::load(&parameters.A_down_log2e[(s0 + q) * kLanes]));
+        a_down.store(grad.a_down[m][q]);
+      }
+      fma(a_down, Lanes<T>::load(h_before + q * kLanes), g).store(grad.h[m][q]);
     });
     if (++j == columns) j = 0, ++i;
   }
   for (int64_t m = tile.size - 1, i = m / columns, j = columns - 1; m >= 0; --m) {
     const T* g_before = j == 0 ? left + i * state + s0 * kLanes : grad.g[m - 1][0];
     const T* h_before = i == 0 ? top + j * state + s0 * kLanes : grad.h[m - columns][0];
-    const T* a = grad.a[m][0];
+    const T *a = grad.a[m][0], *a_down = stretched ? grad.a_down[m][0] : a;
     T *lambda_j = lambda + j * state + s0 * kLanes, *mu_i = mu + i * state + s0 * kLanes;
     add_point<T, correction, needs_R>(
         parameters, tile, steps, m, s0, padded, grad, rows + m * row_size + s0,
         [&](int64_t lane, const Vec<T>& c, const Vec<T>& dy) __attribute__((always_inline)) {
           const Vec<T> lambda_s = at::vec::fmadd(c, dy, load(lambda_j + lane)), mu_s = lambda_s + load(mu_i + lane);
-          const Vec<T> up = load(a + lane) * lambda_s, back = load(a + lane) * mu_s;
+          const Vec<T> up = load(a_down + lane) * lambda_s, back = load(a + lane) * mu_s;
           up.store(lambda_j + lane);
           back.store(mu_i + lane);
+          const Vec<T> up_exponent = stretched ? up * Vec<T>(parameters.down) : up;
           return StateGradients<T>{
-              mu_s, at::vec::fmadd(up, load(h_before + lane), back * load(g_before + lane))};
+              mu_s, at::vec::fmadd(up_exponent, load(h_before + lane), back * load(g_before + lane))};
         });
     if (--j < 0) j = columns - 1, --i;
+  }
+}
+
+// The adjoints alone, from below and from the right to above and to the left: lambda of the columns, and mu where rows are
+// wanted. dy: [positions][16].
+template <typename T, bool stretched, bool rows, bool tame>
+void adjoint_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile,
+                     const Steps<T, kSide * kSide>& steps, int64_t columns, int64_t padded, const T (*dy)[kLanes], T* lambda,
+                     T* mu) {
+  for (int64_t s0 = 0; s0 < padded; s0 += kStates) {
+    const T *A = &parameters.A_log2e[s0 * kLanes], *A_down = stretched ? &parameters.A_down_log2e[s0 * kLanes] : A;
+    for (int64_t i = tile.size / columns - 1; i >= 0; --i) {
+      T* mu_i = mu + (i * padded + s0) * kLanes;
+      Lanes<T> mu_s[kStates];
+      if constexpr (rows)
+        each_state([&](int64_t q) __attribute__((always_inline)) { mu_s[q] = Lanes<T>::load(mu_i + q * kLanes); });
+      for (int64_t j = columns - 1; j >= 0; --j) {
+        const int64_t m = i * columns + j;
+        const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), dy_m = Lanes<T>::load(dy[m]);
+        T* lambda_j = lambda + (j * padded + s0) * kLanes;
+        each_state([&](int64_t q) __attribute__((always_inline)) {
+          const Lanes<T> a_down = exp2_product<tame>(delta, Lanes<T>::load(A_down + q * kLanes));
+          const Lanes<T> lambda_s = fma(Lanes<T>::all(tile.C[m][s0 + q]), dy_m, Lanes<T>::load(lambda_j + q * kLanes));
+          (a_down * lambda_s).store(lambda_j + q * kLanes);
+          if constexpr (rows) {
+            const Lanes<T> a = stretched ? exp2_product<tame>(delta, Lanes<T>::load(A + q * kLanes)) : a_down;
+            mu_s[q] = a * (lambda_s + mu_s[q]);
+          }
+        });
+      }
+      if constexpr (rows)
+        each_state([&](int64_t q) __attribute__((always_inline)) { mu_s[q].store(mu_i + q * kLanes); });
+    }
   }
 }
 
