@@ -26,6 +26,8 @@ class Call:
     processors: int = NOMINAL_MULTIPROCESSORS
     lanes: int = 32  # of a warp: 64 on AMD's CDNA
     amd: bool = False
+    stretch: float = 1.0
+    rings: int = 0  # 1 for an axis H that is periodic, and 2 for an axis W
 
     @property
     def label(self) -> str:
@@ -34,5 +36,7 @@ class Call:
         words += ["learnable R"] if self.learnable_correction else []
         words += [] if self.correction == "equation" else [f"correction {self.correction}"]
         words += [] if self.processors == NOMINAL_MULTIPROCESSORS else [f"{self.processors} multiprocessors"]
+        words += [] if self.stretch == 1.0 else [f"stretch {self.stretch:g}"]
+        words += [("", "ring along H", "ring along W", "rings")[self.rings]] if self.rings else []
         words += [] if self.dstate == USUAL_DSTATE else [f"dstate {self.dstate}"]
         return ", ".join(words)

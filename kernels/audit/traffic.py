@@ -31,7 +31,7 @@ from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.triton import launching
 
 # Tensors by the names that the kernels give them.
-CARRIES = ("kept", "ends", "span", "along", "across", "hor", "ver", "back_hor", "back_ver")
+CARRIES = ("kept", "ends", "span", "along", "across", "hor", "ver", "back_hor", "back_ver", "closing")
 SCRATCH = ("scratch", "handed")  # what a program hands to itself: the caches hold it
 PARTIALS = ("y_part", "dx_part", "over_channels", "of_parameters")
 

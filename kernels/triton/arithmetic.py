@@ -39,16 +39,22 @@ def softplus(raw):
 
 
 @triton.jit
-def softplus_slope(delta):
-    """The derivative of softplus where it took the value delta: 1 - exp(-delta), by its series where that cancels."""
+def one_minus_exp(z):
+    """1 - exp(-z) for z >= 0, by its series where that cancels."""
     series = 1.0 / 5040.0
-    series = -series * delta + 1.0 / 720.0
-    series = -series * delta + 1.0 / 120.0
-    series = -series * delta + 1.0 / 24.0
-    series = -series * delta + 1.0 / 6.0
-    series = -series * delta + 0.5
-    series = -series * delta + 1.0
-    return tl.where(delta < 0.25, series * delta, 1.0 - tl.exp2(-delta * LOG2E))
+    series = -series * z + 1.0 / 720.0
+    series = -series * z + 1.0 / 120.0
+    series = -series * z + 1.0 / 24.0
+    series = -series * z + 1.0 / 6.0
+    series = -series * z + 0.5
+    series = -series * z + 1.0
+    return tl.where(z < 0.25, series * z, 1.0 - tl.exp2(-z * LOG2E))
+
+
+@triton.jit
+def softplus_slope(delta):
+    """The derivative of softplus where it took the value delta."""
+    return one_minus_exp(delta)
 
 
 @triton.jit
@@ -68,3 +74,19 @@ def turned(orders, k, H, W):
     step_i = row_step + down * (column_step - row_step)
     step_j = column_step + down * (row_step - column_step)
     return corner, step_i, step_j, H + down * (W - H), W + down * (H - W)
+
+
+@triton.jit
+def stretch_down(orders, k, stretch):
+    """ScanSettings.stretch_down of direction k."""
+    return tl.where(((orders >> (3 * k)) & 1) > 0, 1.0 / stretch, stretch)
+
+
+@triton.jit
+def closed(orders, k, rings):
+    """ScanSettings.closed of direction k: columns and rows, each 0 or 1. `rings`: 1 for an axis H that is periodic, and
+    2 for an axis W."""
+    down = (orders >> (3 * k)) & 1
+    along_H = rings & 1
+    along_W = rings >> 1
+    return along_H + down * (along_W - along_H), along_W + down * (along_H - along_W)

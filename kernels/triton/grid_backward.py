@@ -8,6 +8,8 @@ scanned over lanes. With Abar = exp(delta A), and lam, mu the adjoint states of 
     g[i,j] = Abar g[i,j-1] + B delta x                 lam[i,j] = C dy + Abar[i+1,j] lam[i+1,j]
     h[i,j] = Abar h[i-1,j] + g[i,j]                    mu[i,j] = lam[i,j] + Abar[i,j+1] mu[i,j+1]
 
+Where spacings differ by axis (`stretch`), Abar of h and lam is Abar_down, with an exponent of its own.
+
 Two sweeps have left what enters a tile. What stays inside one program goes through its scratch: see `scratch_size`.
 
 Buffers between the sweeps and this pass, float32; lane is the channel within its block:
@@ -17,7 +19,7 @@ Buffers between the sweeps and this pass, float32; lane is the channel within it
     back_hor [K, batch, blocks, TI, segments, N, STRIP, BE]  Abar mu right of the segment, row as hor  (not the last)
 with TI and TJ the strips and the tiles of a strip of the direction's own grid; both orientations have room for as many
 tiles as the one with more (back_hor: TI = cdiv(max(H, W), STRIP)). Rows, columns and channels outside need not be
-written. This pass may overwrite them.
+written. On rings what is in brackets is there as well: the ends meet. This pass may overwrite them.
 """
 # mypy: disable-error-code="no-untyped-def,assignment"
 # In a Triton kernel an annotation other than tl.constexpr has a meaning of its own.
@@ -26,7 +28,14 @@ written. This pass may overwrite them.
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, softplus, softplus_slope, turned
+from geomano_hpc.kernels.triton.arithmetic import (
+    LOG2E,
+    closed,
+    softplus,
+    softplus_slope,
+    stretch_down,
+    turned,
+)
 from geomano_hpc.kernels.triton.registers import (
     load_field,
     load_fields,
@@ -75,7 +84,7 @@ def copy_rows(source, at_point, count, target, BE: tl.constexpr):
 
 
 @triton.jit
-def states(a, Bx, g_left, h_above):
+def states(a, a_down, Bx, g_left, h_above):
     """g before each of the sixteen positions, and h above and at them: h[q] is above position q, h[q + 4] at it."""
     past_g = ()
     h = h_above
@@ -85,7 +94,7 @@ def states(a, Bx, g_left, h_above):
             g = g_left[q // 4]
         past_g = past_g + (g,)
         g = a[q] * g + Bx[q]
-        h = h + (a[q] * h[q] + g,)
+        h = h + (a_down[q] * h[q] + g,)
     return past_g, h
 
 
@@ -110,19 +119,20 @@ def tile_number(kb, block, tiles, ti, across, tj):
 
 @triton.jit
 def above_part(
-    part, ti, ver_tile, home,
+    part, ti, ver_tile, home, columns_closed,
     BETWEEN: tl.constexpr, OF_PART: tl.constexpr, ZEROS: tl.constexpr, RECORD: tl.constexpr, FIELD: tl.constexpr,
 ):  # fmt: skip
     """Where h above a part is, and how far the next dstate."""
     inner = part > 0
-    pointer = tl.where(inner, home + BETWEEN + (part - 1) * OF_PART, tl.where(ti > 0, ver_tile, home + ZEROS))
-    return pointer, tl.where(inner, RECORD, tl.where(ti > 0, FIELD, 0))
+    enters = ti + columns_closed > 0
+    pointer = tl.where(inner, home + BETWEEN + (part - 1) * OF_PART, tl.where(enters, ver_tile, home + ZEROS))
+    return pointer, tl.where(inner, RECORD, tl.where(enters, FIELD, 0))
 
 
 @triton.jit(
     do_not_specialize=[
         "orders", "directions", "batch", "H", "W", "E", "rank", "dt_row", "dt_direction", "B_row", "B_direction",
-        "segments", "segment_tiles",
+        "segments", "segment_tiles", "stretch", "rings",
     ],
     do_not_specialize_on_alignment=[
         "x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "dy", "hor", "ver", "back_ver", "back_hor", "scratch",
@@ -133,9 +143,9 @@ def grid_backward_kernel(
     x, dt, A, B, C, D, R, bias, weight, dy, hor, ver, back_ver, back_hor, scratch,
     dx_part, ddt, over_channels, of_parameters,
     orders, directions, batch, H, W, E, rank, dt_row, dt_direction, B_row, B_direction,
-    segments, segment_tiles,
+    segments, segment_tiles, stretch, rings,
     LOW_RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, NEEDS_R: tl.constexpr,
-    STRIP: tl.constexpr, BE: tl.constexpr,
+    STRIP: tl.constexpr, BE: tl.constexpr, STRETCHED: tl.constexpr, RINGS: tl.constexpr,
 ):  # fmt: skip
     """Grid (TI * segments, blocks, K * batch), segments innermost; a segment has segment_tiles tiles.
 
@@ -171,6 +181,9 @@ def grid_backward_kernel(
     parts = tl.minimum((all_rows - ti * STRIP + SIDE - 1) // SIDE, PARTS)  # with a row in the grid; may be negative
     tiles = tl.where(parts > 0, last_tile - segment * segment_tiles + 1, 0)
 
+    down = 1.0
+    if STRETCHED:
+        down = stretch_down(orders, k, stretch)
     none = tl.zeros([BE], tl.float32)
     nothing = tl.zeros([PART, BE], tl.float32)
     tl.store(rows4(records + ZEROS + lane, BE), tl.zeros([SIDE, BE], tl.float32))
@@ -179,6 +192,10 @@ def grid_backward_kernel(
     )
     # As a bound: the interpreter of Triton 3.9 refuses masks that a scalar condition is part of.
     rows_there = tl.where((segment + 1) * segment_tiles * SIDE >= all_columns, 0, all_rows)
+    columns_closed, rows_closed = 0, 0
+    if RINGS:
+        columns_closed, rows_closed = closed(orders, k, rings)
+        rows_there = tl.where(rows_closed > 0, all_rows, rows_there)
     e_first = block * BE + lane
     record = records + lane * 4
     for s in range(N):
@@ -271,10 +288,11 @@ def grid_backward_kernel(
                 if part < parts - 1:
                     area, across = tiles_of(H_now, W_now, columns, STRIP)
                     tile = tile_number(kb + again, block, area, ti, across, tj) * N
-                    left = tl.where(tj > 0, hor + tile * (STRIP * BE) + part * FIELD, home + ZEROS) + lane
-                    left_step = tl.where(tj > 0, STRIP * BE, 0)
+                    is_left = tj + rows_closed > 0
+                    left = tl.where(is_left, hor + tile * (STRIP * BE) + part * FIELD, home + ZEROS) + lane
+                    left_step = tl.where(is_left, STRIP * BE, 0)
                     above, above_step = above_part(
-                        part, ti, ver + tile * FIELD, home, BETWEEN, OF_PART, ZEROS, RECORD, FIELD
+                        part, ti, ver + tile * FIELD, home, columns_closed, BETWEEN, OF_PART, ZEROS, RECORD, FIELD
                     )
                     above += lane
                     record = home + lane * 4 + FIELD
@@ -285,7 +303,8 @@ def grid_backward_kernel(
                         a = unstack(tl.exp2(delta * A2_e[None, :]), BE)
                         Bx = unstack(load_fields(B_s, everywhere, BE) * u, BE)
                         g_left = unstack4(tl.load(rows4(left, BE)), BE)
-                        _g, h = states(a, Bx, g_left, unstack4(tl.load(rows4(above, BE)), BE))
+                        a_down = unstack(tl.exp2(delta * (A2_e * down)[None, :]), BE) if STRETCHED else a
+                        _g, h = states(a, a_down, Bx, g_left, unstack4(tl.load(rows4(above, BE)), BE))
                         tl.store(rows4(between, BE), stack(h[16:], BE))
                         record += RECORD
                         between += RECORD
@@ -302,13 +321,19 @@ def grid_backward_kernel(
             _corner, _step_i, _step_j, rows, columns = turned(orders, k + again, H_now, W_now)
             area, across = tiles_of(H_now, W_now, columns, STRIP)
             tile = tile_number(kb + again, block, area, ti, across, tj) * N
-            left = tl.where(tj > 0, hor + tile * (STRIP * BE) + part * FIELD, home + ZEROS) + lane
-            left_step = tl.where(tj > 0, STRIP * BE, 0)
-            above, above_step = above_part(part, ti, ver + tile * FIELD, home, BETWEEN, OF_PART, ZEROS, RECORD, FIELD)
+            is_left = tj + rows_closed > 0
+            left = tl.where(is_left, hor + tile * (STRIP * BE) + part * FIELD, home + ZEROS) + lane
+            left_step = tl.where(is_left, STRIP * BE, 0)
+            above, above_step = above_part(
+                part, ti, ver + tile * FIELD, home, columns_closed, BETWEEN, OF_PART, ZEROS, RECORD, FIELD
+            )
             above += lane
             # The lowest part that is in the grid has nothing below it if its strip is the last one.
             lowest = part == PARTS - 1
             ends = i0 + SIDE >= rows
+            if RINGS:
+                lowest = lowest | ends
+                ends = ends & (columns_closed == 0)
             under = tl.where(lowest, back_ver + tile * FIELD, home + BETWEEN + part * OF_PART)
             under = tl.where(ends, home + ZEROS, under) + lane
             under_step = tl.where(ends, 0, tl.where(lowest, FIELD, RECORD))
@@ -345,7 +370,8 @@ def grid_backward_kernel(
                 Bx_q = B_q * u
                 g_left = unstack4(tl.load(rows4(left, BE)), BE)
                 h_above = unstack4(tl.load(rows4(above, BE)), BE)
-                past_g, h = states(a, unstack(Bx_q, BE), g_left, h_above)
+                a_down = unstack(tl.exp2(delta * (A2_e * down)[None, :]), BE) if STRETCHED else a
+                past_g, h = states(a, a_down, unstack(Bx_q, BE), g_left, h_above)
                 Cdy_q = C_q * dy_q
                 lam_from = unstack(Cdy_q, BE)
                 eta_in = load_field(record, BE)
@@ -361,9 +387,12 @@ def grid_backward_kernel(
                         up = ()
                     lam = nu[q % 4] + lam_from[q]
                     mu = lam + eta
-                    nu_q = a[q] * lam
+                    nu_q = a_down[q] * lam
                     eta = a[q] * mu
-                    through = nu_q * h[q] + eta * past_g[q]
+                    if STRETCHED:
+                        through = down * (nu_q * h[q]) + eta * past_g[q]
+                    else:
+                        through = nu_q * h[q] + eta * past_g[q]
                     dA_e += delta_each[q] * through
                     up = (nu_q,) + up
                     mus = (mu,) + mus

@@ -5,6 +5,8 @@ of dstates x channels, and a strip's rows are registers. At step t strip s works
 its rows in registers and takes h of the row above from the strip above, which was there one step earlier and left its
 last row in memory that only this program sees. Grids with more rows than the strips have are taken in bands.
 
+On rings a row, or a column, begins with what grid_rings has left for it in `closing`.
+
 Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows of a strip.
 """
 # mypy: disable-error-code="no-untyped-def,assignment,var-annotated"
@@ -13,8 +15,10 @@ Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, stretch_down, turned
 from geomano_hpc.kernels.triton.wavefront import (
+    begin_column,
+    begin_rows,
     column_of,
     columns_of,
     has_begun,
@@ -26,27 +30,42 @@ from geomano_hpc.kernels.triton.wavefront import (
     stacked,
 )
 
-_INTS = ["orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction"]
-_POINTERS = ["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "y_part", "handed"]
+_INTS = [
+    "orders",
+    "H",
+    "W",
+    "E",
+    "batch",
+    "blocks",
+    "dt_row",
+    "dt_direction",
+    "B_row",
+    "B_direction",
+    "stretch",
+    "rings",
+]
+_POINTERS = ["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "y_part", "handed", "closing"]
 
 
 @triton.jit(do_not_specialize=_INTS, do_not_specialize_on_alignment=_POINTERS)
 def grid_forward_kernel(
-    x, dt, A, B, C, D, R, bias, weight, y_part, handed,
-    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction,
+    x, dt, A, B, C, D, R, bias, weight, y_part, handed, closing,
+    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, stretch, rings,
     CORRECTION: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
     TH: tl.constexpr, S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
+    STRETCHED: tl.constexpr, RINGS: tl.constexpr,
 ):  # fmt: skip
     """y_part [K, B, points, E] of every direction.
 
     handed [programs, max(H, W) + 4 S, M, G, BE]: the last row of a band, column by column, and then the strips' last
-    rows of h, in two slots in turns.
+    rows of h, in two slots in turns. STRETCHED: `stretch` is not 1. RINGS: closing is that of grid_rings.
     """
     program = tl.program_id(0)
     block = program % blocks
     b = program // blocks % batch
     k = program // (blocks * batch)
     corner, step_i, step_j, HT, WT = turned(orders, k, H, W)
+    L = tl.maximum(H, W)
     strip = tl.arange(0, S)
     group = tl.arange(0, G)
     dstate = group[:, None] * M + tl.arange(0, M)[None, :]
@@ -68,23 +87,32 @@ def grid_forward_kernel(
         there = (group * M + m < N)[:, None] & (channel >= 0)[None, :]
         A_m = A_m + (tl.load(A + at, mask=there, other=0.0)[None, :, :] * LOG2E,)
         R_m = R_m + (tl.load(R + at, mask=there, other=0.0)[None, :, :] if CORRECTION > 0 else 0.0,)
+    A_down_m = A_m
+    if STRETCHED:
+        down = stretch_down(orders, k, stretch)
+        A_down_m = ()
+        for m in tl.static_range(M):
+            A_down_m = A_down_m + (A_m[m] * down,)
     ROW: tl.constexpr = M * G * BE
-    between = (tl.maximum(H, W) + 2 * S) * ROW
+    between = (L + 2 * S) * ROW
     handed += program.to(tl.int64) * (between + 2 * S * ROW)
     inner = group[None, :, None] * BE + tl.arange(0, BE)[None, None, :]
     own = strip[:, None, None] * ROW
     is_first = (strip == 0)[:, None, None]
     is_last = (strip == S - 1)[:, None, None]
+    columns_closed, rows_closed = 0, 0
+    if RINGS:
+        columns_closed, rows_closed = closed(orders, k, rings)
+        closing += program.to(tl.int64) * (2 * L * ROW)
 
     for band in range(tl.cdiv(HT, TH * S)):
-        g = ()
-        for _n in tl.static_range(M * TH):
-            g = g + (tl.zeros([S, G, BE], tl.float32),)
+        g = begin_rows(closing, inner, band, 0, HT * rows_closed, RINGS, TH, S, G, M, BE)
         has_above = (strip > 0)[:, None, None] | (band + strip * 0 > 0)[:, None, None]
+        closed_until = tl.where(band > 0, 0, WT * columns_closed)
         rows = rows_of_band(band, corner, step_i, HT, 0, TH, S)
         delta3, x3 = prepare(
             0, rows, has_begun(0, band, 0, TH, S, 1), x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
-            RANK, TH, S, BE, 1,
+            RANK, TH, S, BE, 1, RINGS,
         )  # fmt: skip
         for t in range(WT + S - 1):
             j = column_of(t, WT, S, 1) * step_j
@@ -108,13 +136,16 @@ def grid_forward_kernel(
                 B_i = rows_of(tl.broadcast_to(B_m[m][:, :, :, None], [TH, S, G, BE]))
                 C_i = rows_of(tl.broadcast_to(C_m[m][:, :, :, None], [TH, S, G, BE]))
                 h = tl.load(above + m * (G * BE), mask=has_above, other=0.0)
+                if RINGS:
+                    h += begin_column(closing, inner, t, closed_until, L, m, S, G, M, BE)
                 y_before = y
                 y = ()
                 for i in tl.static_range(TH):
                     a = tl.exp2(delta[i] * A_m[m])
+                    a_down = tl.exp2(delta[i] * A_down_m[m]) if STRETCHED else a
                     bx = B_i[i] * u[i]
                     g_i = a * before[m * TH + i] + bx  # lines 17 to 20: along the row
-                    h = a * h + g_i  # lines 21 to 24: along the column
+                    h = a_down * h + g_i  # lines 21 to 24: along the column
                     g = g + (g_i,)
                     y_i = y_before[i]
                     if CORRECTION == 2:
@@ -134,5 +165,5 @@ def grid_forward_kernel(
             # The next step's, as values that the loop carries: the compiler cannot compute them again in every thread.
             delta3, x3 = prepare(
                 t + 1, rows, has_begun(t + 1, band, 0, TH, S, 1), x, dt, bias_e, weights, channel, step_j, WT, E,
-                dt_row, RANK, TH, S, BE, 1,
+                dt_row, RANK, TH, S, BE, 1, RINGS,
             )  # fmt: skip

@@ -8,6 +8,9 @@ The states g and h run in scan order. The adjoint states run against it, from th
 What stays is the row that enters each strip (h, or nu), and along the rows every few columns what enters there (g, or
 eta). The strips are those of the backward.
 
+Abar of a column may have an exponent of its own (`stretch`). On rings a row, or a column, begins with what grid_rings
+has left for it in `closing`.
+
 Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows of a strip.
 """
 # mypy: disable-error-code="no-untyped-def,assignment"
@@ -16,8 +19,10 @@ Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, stretch_down, turned
 from geomano_hpc.kernels.triton.wavefront import (
+    begin_column,
+    begin_rows,
     column_of,
     columns_of,
     has_begun,
@@ -26,18 +31,23 @@ from geomano_hpc.kernels.triton.wavefront import (
     prepare,
     rows_of,
     rows_of_band,
+    stacked,
 )
 
-_INTS = ["orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction", "every", "edges"]
-_POINTERS = ["x", "dt", "A", "B", "bias", "weight", "along", "across", "handed"]
+_INTS = [
+    "orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction", "every", "edges",
+    "stretch", "rings",
+]  # fmt: skip
+_POINTERS = ["x", "dt", "A", "B", "bias", "weight", "along", "across", "handed", "closing"]
 
 
 @triton.jit(do_not_specialize=_INTS, do_not_specialize_on_alignment=_POINTERS)
 def grid_sweep_kernel(
-    x, dt, A, B, bias, weight, along, across, handed,
-    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, every, edges,
+    x, dt, A, B, bias, weight, along, across, handed, closing,
+    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, every, edges, stretch, rings,
     ADJOINT: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr, WIDE: tl.constexpr,
     TH: tl.constexpr, S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
+    STRETCHED: tl.constexpr, RINGS: tl.constexpr,
 ):  # fmt: skip
     """The carries of every direction, in the layout of grid_backward: hor and ver, or with ADJOINT back_hor and
     back_ver (x is then dy, and B is C). WIDE are the channels of a block there, SIDE the columns of a tile.
@@ -47,6 +57,7 @@ def grid_sweep_kernel(
     at the same step.
     across [K, B, wide blocks, TI, TJ, N, SIDE, WIDE]: h above, or nu below, a strip.
     handed [programs, max(H, W) + (3 SKEW + 1) S, M, G, BE]: as in grid_forward, with SKEW + 1 slots.
+    RINGS: and g before the first column, h above the first row, eta behind the last column, nu below the last row.
     """
     SKEW: tl.constexpr = 1 if ADJOINT else SIDE
     program = tl.program_id(0)
@@ -77,6 +88,12 @@ def grid_sweep_kernel(
         of_A = (k * E + channel)[None, :] * N + (group * M + m)[:, None]
         is_dstate = (group * M + m < N)[:, None] & (channel >= 0)[None, :]
         A_m = A_m + (tl.load(A + of_A, mask=is_dstate, other=0.0)[None, :, :] * LOG2E,)
+    A_down_m = A_m
+    if STRETCHED:
+        down = stretch_down(orders, k, stretch)
+        A_down_m = ()
+        for m in tl.static_range(M):
+            A_down_m = A_down_m + (A_m[m] * down,)
     ROW: tl.constexpr = M * G * BE
     between = (L + 2 * SKEW * S) * ROW
     handed += program.to(tl.int64) * (between + (SKEW + 1) * S * ROW)
@@ -99,12 +116,26 @@ def grid_sweep_kernel(
         along_size = tl.cdiv(L, TH) * along_row
     along += wide * along_size + block * BE % WIDE
     lane = tl.arange(0, BE)[None, None, :]
+    columns_closed, rows_closed = 0, 0
+    if RINGS:
+        columns_closed, rows_closed = closed(orders, k, rings)
+        closing += program.to(tl.int64) * (2 * L * ROW)
+        # What the columns begin with, above the first strip; each strip of threads takes a column.
+        first_strip = strips - 1 if ADJOINT else 0
+        for some in range(0, WT * columns_closed, S):
+            j = some + strip
+            to = WT - 1 - j if ADJOINT else j
+            entry = across + (first_strip * across_row + to // SIDE * ACROSS + to % SIDE * WIDE)[:, None, None] + lane
+            for m in tl.static_range(M):
+                dstates = group * M + m
+                is_kept = tl.broadcast_to((j < WT)[:, None, None] & (dstates < N)[None, :, None], [S, G, BE])
+                begins = tl.load(closing + (L + j)[:, None, None] * ROW + m * (G * BE) + inner, mask=is_kept)
+                tl.store(entry + (dstates * (SIDE * WIDE))[None, :, None], begins, mask=is_kept)
 
     for band in range(tl.cdiv(strips, S)):
-        flow = ()
-        for _n in tl.static_range(M * TH):
-            flow = flow + (tl.zeros([S, G, BE], tl.float32),)
+        flow = begin_rows(closing, inner, band, lead, HT * rows_closed, RINGS, TH, S, G, M, BE)
         has_above = (strip > 0)[:, None, None] | (band + strip * 0 > 0)[:, None, None]
+        closed_until = tl.where(band > 0, 0, WT * columns_closed)
         # The strips in the turned grid, and the one that a strip's last row enters.
         here = band * S + strip
         enters = here + 1
@@ -113,10 +144,21 @@ def grid_sweep_kernel(
             enters = here - 1
         is_there = (here >= 0) & (here < strips)
         is_entered = (enters >= 0) & (enters < strips)
+        if RINGS:
+            behind = (WT - 1) // every if ADJOINT else 0
+            start = (here * along_row + behind * ALONG)[:, None, None] + group[None, :, None] * (M * TH * WIDE) + lane
+            row = tl.arange(0, TH)
+            row = TH - 1 - row if ADJOINT else row
+            start = start[None, :, :, :] + (row * WIDE)[:, None, None, None]
+            is_ring = is_there & (rows_closed + strip * 0 > 0)
+            for m in tl.static_range(M):
+                is_kept = is_ring[None, :, None, None] & (group * M + m < N)[None, None, :, None]
+                begins = stacked(flow[m * TH : (m + 1) * TH])
+                tl.store(along + start + m * (TH * WIDE), begins, mask=tl.broadcast_to(is_kept, begins.shape))
         rows = rows_of_band(band, corner, step_i, HT, lead, TH, S)
         delta3, x3 = prepare(
             0, rows, has_begun(0, band, lead, TH, S, SKEW), x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
-            RANK, TH, S, BE, SKEW,
+            RANK, TH, S, BE, SKEW, RINGS,
         )  # fmt: skip
         for t in range(WT + SKEW * (S - 1)):
             column = column_of(t, WT, S, SKEW) * step_j
@@ -141,15 +183,23 @@ def grid_sweep_kernel(
             for m in tl.static_range(M):
                 B_i = rows_of(tl.broadcast_to(B_m[m][:, :, :, None], [TH, S, G, BE]))
                 h = tl.load(above + m * (G * BE), mask=is_left, other=0.0)
+                if RINGS:
+                    h += begin_column(closing, inner, t, closed_until, L, m, S, G, M, BE)
                 for i in tl.static_range(TH):
                     a = tl.exp2(delta[i] * A_m[m])
+                    a_down = tl.exp2(delta[i] * A_down_m[m]) if STRETCHED else a
                     if ADJOINT:
-                        h = a * (B_i[i] * u[i] + h)  # nu, and eta = Abar (lam + eta[i,j+1])
-                        flow = flow + (a * before[m * TH + i] + h,)
+                        if STRETCHED:
+                            lam = B_i[i] * u[i] + h
+                            h = a_down * lam
+                            flow = flow + (a * (before[m * TH + i] + lam),)
+                        else:
+                            h = a * (B_i[i] * u[i] + h)  # nu, and eta = Abar (lam + eta[i,j+1])
+                            flow = flow + (a * before[m * TH + i] + h,)
                     else:
                         g = a * before[m * TH + i] + B_i[i] * u[i]
                         flow = flow + (g,)
-                        h = a * h + g
+                        h = a_down * h + g
                 is_kept = (is_column & is_entered)[:, None, None] & (group * M + m < N)[None, :, None]
                 tl.store(entry + m * (SIDE * WIDE), h, mask=is_kept)
                 tl.store(below + m * (G * BE), h)
@@ -172,5 +222,5 @@ def grid_sweep_kernel(
             tl.debug_barrier()
             delta3, x3 = prepare(
                 t + 1, rows, has_begun(t + 1, band, lead, TH, S, SKEW), x, dt, bias_e, weights, channel, step_j, WT, E,
-                dt_row, RANK, TH, S, BE, SKEW,
+                dt_row, RANK, TH, S, BE, SKEW, RINGS,
             )  # fmt: skip

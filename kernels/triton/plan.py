@@ -16,6 +16,7 @@ from geomano_hpc.kernels.triton.blocks import (
     NOMINAL_MULTIPROCESSORS,
     SCHEDULERS,
     Blocks,
+    Wave,
     blocks_for,
     chunk_count,
     wave,
@@ -33,7 +34,7 @@ class Launch(NamedTuple):
     """One launch of a kernel, apart from its tensors."""
 
     grid: tuple[int, int, int]
-    integers: tuple[int, ...]
+    integers: tuple[int | float | None, ...]
     constants: Fixed
 
 
@@ -56,6 +57,8 @@ class Shape(NamedTuple):
     dtype: torch.dtype  # of the activations
     multiprocessors: int
     blocks: Blocks
+    stretch: float
+    rings: int  # 1 for an axis H that is periodic, and 2 for an axis W
 
     @property
     def packed_orders(self) -> int:
@@ -73,6 +76,11 @@ class Shape(NamedTuple):
     def samples(self) -> int:
         """Of all directions."""
         return len(self.orders) * self.batch
+
+    @property
+    def geometry(self) -> tuple[float | None, int | None]:
+        """What kernels take of it; None is an argument that is not there."""
+        return self.stretch if self.stretch != 1.0 else None, self.rings or None
 
     @property
     def steps(self) -> tuple[int, int, int, int]:
@@ -108,12 +116,16 @@ class SequenceBackward(NamedTuple):
 
 
 class GridForward(NamedTuple):
+    rings: Launch
     main: Launch
     handed: int
+    closing: int  # 0 without rings
 
 
 class GridBackward(NamedTuple):
+    state_rings: Launch
     states: Launch
+    adjoint_rings: Launch
     adjoint: Launch
     main: Launch
     sums: tuple[Launch, Launch]
@@ -121,7 +133,7 @@ class GridBackward(NamedTuple):
     ver: int
     back_hor: int
     handed: int
-    adjoint_handed: int
+    closing: int
     scratch: int
     over_channels: int
     of_parameters: int
@@ -185,10 +197,16 @@ def grid_forward(shape: Shape) -> GridForward:
     lanes = wave(shape.dstate, blocks.lanes)
     widths = cdiv(shape.channels, lanes.channels)
     programs = shape.samples * widths
-    constants = _wave_constants(shape, lanes, CORRECTION=shape.correction)
+    constants = _wave_constants(shape, lanes, CORRECTION=shape.correction, RINGS=shape.rings > 0)
     row = lanes.groups * lanes.dstates * lanes.channels
     handed = programs * (shape.longest + 4 * blocks.strips) * row
-    return GridForward(Launch((programs, 1, 1), _wave_integers(shape, widths), constants), handed)
+    rings_handed, closing = _ring_sizes(shape, lanes, programs)
+    return GridForward(
+        _rings(shape, lanes, widths, False),
+        Launch((programs, 1, 1), (*_wave_integers(shape, widths), *shape.geometry), constants),
+        max(handed, rings_handed),
+        closing,
+    )
 
 
 @lru_cache(maxsize=512)
@@ -217,27 +235,35 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
     sweeps = shape.samples * widths
     integers = _wave_integers(shape, widths)
     states, adjoint = (
-        _wave_constants(shape, lanes, SIDE=blocks.part, WIDE=width, ADJOINT=one) for one in (False, True)
+        _wave_constants(shape, lanes, SIDE=blocks.part, WIDE=width, ADJOINT=one, RINGS=shape.rings > 0)
+        for one in (False, True)
     )
     row = lanes.groups * lanes.dstates * lanes.channels
     every = segment_tiles * blocks.part
     main = shape.constants(
-        1, LOW_RANK=rank > 0, CORRECTION=shape.correction, NEEDS_R=needs_R, STRIP=blocks.strip_rows, BE=width
-    )
+        1, LOW_RANK=rank > 0, CORRECTION=shape.correction, NEEDS_R=needs_R, STRIP=blocks.strip_rows, BE=width,
+        STRETCHED=shape.stretch != 1.0, RINGS=shape.rings > 0,
+    )  # fmt: skip
     slots = area * blocks.strip_rows * blocks.part
     parts = shape.batch * strips * segments
     sizes = (len(shape.orders), shape.batch, shape.height, shape.width, E, rank, *shape.steps)
     edges = shape.samples * wide * N * width  # numbers along one position of an edge
+    handed = sweeps * (shape.longest + (3 * blocks.part + 1) * blocks.strips) * row
+    adjoint_handed = sweeps * (shape.longest + 4 * blocks.strips) * row
+    rings_handed, closing = _ring_sizes(shape, lanes, sweeps)
+    main_integers = (shape.packed_orders, *sizes, segments, segment_tiles, *shape.geometry)
     return GridBackward(
-        Launch((sweeps, 1, 1), (*integers, blocks.part, tiles), states),
-        Launch((sweeps, 1, 1), (*integers, every, segments), adjoint),
-        Launch((strips * segments, wide, shape.samples), (shape.packed_orders, *sizes, segments, segment_tiles), main),
+        _rings(shape, lanes, widths, False),
+        Launch((sweeps, 1, 1), (*integers, blocks.part, tiles, *shape.geometry), states),
+        _rings(shape, lanes, widths, True),
+        Launch((sweeps, 1, 1), (*integers, every, segments, *shape.geometry), adjoint),
+        Launch((strips * segments, wide, shape.samples), main_integers, main),
         _sums(shape, needs_R, wide, parts, slots, strip=blocks.strip_rows),
         hor=edges * area * blocks.strip_rows,
         ver=edges * area * blocks.part,
         back_hor=edges * strips * segments * blocks.strip_rows,
-        handed=sweeps * (shape.longest + (3 * blocks.part + 1) * blocks.strips) * row,
-        adjoint_handed=sweeps * (shape.longest + 4 * blocks.strips) * row,
+        handed=max(handed, adjoint_handed, rings_handed),
+        closing=closing,
         scratch=programs * scratch_size(N, rank, blocks.strip_rows, width),
         over_channels=shape.samples * wide * (2 * N + rank) * slots,
         of_parameters=len(shape.orders) * parts * (2 * N + 2 + rank) * E,
@@ -308,6 +334,8 @@ def shape_of(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks | None) 
         x.dtype,
         gpu.multiprocessors,
         blocks_for(gpu.lanes, gpu.amd) if blocks is None else blocks,
+        settings.stretch,
+        settings.periodic[0] + 2 * settings.periodic[1],
     )
 
 
@@ -354,10 +382,25 @@ def _wave_integers(shape: Shape, widths: int) -> tuple[int, ...]:
     return (shape.packed_orders, shape.height, shape.width, shape.channels, shape.batch, widths, *shape.steps)
 
 
-def _wave_constants(shape: Shape, lanes: Any, **more: Any) -> Fixed:
+def _wave_constants(shape: Shape, lanes: Wave, **more: Any) -> Fixed:
     sizes = {"TH": shape.blocks.strip_rows, "S": shape.blocks.strips}
     sizes |= {"G": lanes.groups, "M": lanes.dstates, "BE": lanes.channels}
-    return shape.constants(shape.blocks.strips, RANK=shape.rank, **sizes, **more)
+    return shape.constants(shape.blocks.strips, RANK=shape.rank, STRETCHED=shape.stretch != 1.0, **sizes, **more)
+
+
+def _rings(shape: Shape, lanes: Wave, widths: int, adjoint: bool) -> Launch:
+    """Which is not launched without rings."""
+    integers = (*_wave_integers(shape, widths), *shape.geometry)
+    return Launch((shape.samples * widths, 1, 1), integers, _wave_constants(shape, lanes, ADJOINT=adjoint))
+
+
+def _ring_sizes(shape: Shape, lanes: Wave, programs: int) -> tuple[int, int]:
+    """Elements that grid_rings hands on and leaves."""
+    if not shape.rings:
+        return 0, 0
+    row = lanes.groups * lanes.channels
+    handed = programs * (shape.longest + 2 * shape.blocks.strips) * (lanes.dstates + 1) * row
+    return handed, programs * 2 * shape.longest * lanes.dstates * row
 
 
 def _sequence_constants(shape: Shape, **more: Any) -> Fixed:

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, without_geometry
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.triton import launching, plan
 from geomano_hpc.kernels.triton.blocks import Blocks
 from geomano_hpc.kernels.triton.grid_backward import grid_backward_kernel
 from geomano_hpc.kernels.triton.grid_forward import grid_forward_kernel
+from geomano_hpc.kernels.triton.grid_rings import grid_rings_kernel
 from geomano_hpc.kernels.triton.grid_sweep import grid_sweep_kernel
 from geomano_hpc.kernels.triton.sequence_backward import sequence_backward_kernel
 from geomano_hpc.kernels.triton.sequence_forward import sequence_forward_kernel
@@ -36,7 +37,6 @@ def forward(
     inputs: ScanInputs, settings: ScanSettings, keep_carries: bool, *, _blocks: Blocks | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y [B, H, W, E] in x's precision, and the carries (none unless asked for)."""
-    without_geometry(settings, "triton")
     inputs = plan.packed(inputs, settings)
     shape = plan.shape_of(inputs, settings, _blocks)
     x = inputs.x
@@ -48,7 +48,11 @@ def forward(
     kept = empty(0)
     if shape.kind == "2d":
         grid = plan.grid_forward(shape)
-        starts = [_start(grid_forward_kernel, grid.main, *tensors, y_part, empty(grid.handed))]
+        x, dt, A, B, _, _, _, bias, weight = tensors
+        handed, closing = empty(grid.handed), empty(grid.closing) if shape.rings else None
+        starts = [_start(grid_forward_kernel, grid.main, *tensors, y_part, handed, closing)]
+        if shape.rings:
+            starts.insert(0, _start(grid_rings_kernel, grid.rings, x, dt, A, B, bias, weight, closing, handed))
     else:
         sequence = plan.sequence_forward(shape, keep_carries)
         kept = empty(sequence.kept)
@@ -82,7 +86,6 @@ def backward(
 
     in_rows: those of a low-rank dt, of B and of C are pieces of one tensor [B, H, W, K, r + 2N], side by side.
     """
-    without_geometry(settings, "triton")
     inputs = plan.packed(inputs, settings)
     shape = plan.shape_of(inputs, settings, _blocks)
     needs_R = needs_R and inputs.R is not None
@@ -122,14 +125,18 @@ def _backward_starts(
         grid = plan.grid_backward(shape, needs_R)
         sums, over_channels, of_parameters = grid.sums, empty(grid.over_channels), empty(grid.of_parameters)
         hor, ver, back_ver, back_hor = (empty(size) for size in (grid.hor, grid.ver, grid.ver, grid.back_hor))
-        handed = empty(max(grid.handed, grid.adjoint_handed))
+        handed, closing = empty(grid.handed), empty(grid.closing) if shape.rings else None
+        states, adjoint = (x, dt, A, B, bias, weight), (dy, dt, A, C, bias, weight)
         edges = (hor, ver, back_ver, back_hor, empty(grid.scratch))
         outputs = (dx_part, ddt, over_channels, of_parameters)
         starts = [
-            _start(grid_sweep_kernel, grid.states, x, dt, A, B, bias, weight, hor, ver, handed),
-            _start(grid_sweep_kernel, grid.adjoint, dy, dt, A, C, bias, weight, back_hor, back_ver, handed),
+            _start(grid_sweep_kernel, grid.states, *states, hor, ver, handed, closing),
+            _start(grid_sweep_kernel, grid.adjoint, *adjoint, back_hor, back_ver, handed, closing),
             _start(grid_backward_kernel, grid.main, *tensors, dy, *edges, *outputs),
         ]
+        if shape.rings:  # each in front of its sweep
+            starts.insert(1, _start(grid_rings_kernel, grid.adjoint_rings, *adjoint, closing, handed))
+            starts.insert(0, _start(grid_rings_kernel, grid.state_rings, *states, closing, handed))
     else:
         sequence = plan.sequence_backward(shape, needs_R)
         sums, over_channels, of_parameters = sequence.sums, empty(sequence.over_channels), empty(sequence.of_parameters)
@@ -177,5 +184,5 @@ def _tensors(inputs: ScanInputs) -> tuple[torch.Tensor, ...]:
     return tuple(inputs.A if tensor is None else tensor for tensor in inputs)
 
 
-def _start(kernel: Any, one: plan.Launch, *tensors: torch.Tensor) -> launching.Start:
+def _start(kernel: Any, one: plan.Launch, *tensors: torch.Tensor | None) -> launching.Start:
     return launching.Start(kernel, one.grid, (*tensors, *one.integers), one.constants)

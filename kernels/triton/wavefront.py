@@ -74,13 +74,56 @@ def has_begun(t, band, lead, TH: tl.constexpr, S: tl.constexpr, SKEW: tl.constex
 def prepare(
     t, rows, begun, x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
     RANK: tl.constexpr, TH: tl.constexpr, S: tl.constexpr, BE: tl.constexpr, SKEW: tl.constexpr,
+    RINGS: tl.constexpr = False,
 ):  # fmt: skip
-    """delta and x [TH, S, BE] of step t, x 0 where the scan has not begun."""
+    """delta and x [TH, S, BE] of step t, x 0 where the scan has not begun. With RINGS delta, too, so that what a row or
+    column begins with waits there as it is."""
     j = column_of(t, WT, S, SKEW) * step_j
     at = tl.broadcast_to((rows * dt_row + (j * dt_row)[None, :])[:, :, None], [TH, S, BE])
     delta = time_step(dt, at, bias_e, weights, channel, RANK)
+    if RINGS:
+        delta = tl.where(begun[:, :, None], delta, 0.0)
     at_x = (rows * E + (j * E)[None, :])[:, :, None] + channel[None, None, :]
     return delta, tl.load(x + at_x, mask=tl.broadcast_to(begun[:, :, None], at_x.shape), other=0.0).to(tl.float32)
+
+
+@triton.jit
+def begin_rows(
+    closing, inner, band, lead, until,
+    RINGS: tl.constexpr, TH: tl.constexpr, S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """M * TH tensors [S, G, BE], the rows of dstate after dstate: what the rows of a band begin with, which is 0 but on
+    RINGS for the rows `until`."""
+    states = ()
+    if RINGS:
+        row = row_of_band(band, lead, TH, S)
+        there = tl.broadcast_to((row >= 0) & (row < until), [TH, S, G, BE])
+        for m in tl.static_range(M):
+            at = closing + row * (M * G * BE) + m * (G * BE) + inner[None, :, :, :]
+            states = states + rows_of(tl.load(tl.broadcast_to(at, there.shape), mask=there, other=0.0))
+    else:
+        for _n in tl.static_range(M * TH):
+            states = states + (tl.zeros([S, G, BE], tl.float32),)
+    return states
+
+
+@triton.jit
+def row_of_band(band, lead, TH: tl.constexpr, S: tl.constexpr):
+    """The rows of a band [TH, S, 1, 1] in the grid, which begins after `lead` of them."""
+    row = (band * S + tl.arange(0, S)[None, :]) * TH + tl.arange(0, TH)[:, None] - lead
+    return row[:, :, None, None]
+
+
+@triton.jit
+def begin_column(
+    closing, inner, t, until, L, m: tl.constexpr,
+    S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """[S, G, BE] of dstate m: what column t begins with, in the first strip and for the columns `until`; else 0."""
+    strip = tl.arange(0, S)[:, None, None]
+    there = tl.broadcast_to((strip == 0) & (t + strip < until), [S, G, BE])
+    at = closing + (L + t) * (M * G * BE) + m * (G * BE) + inner
+    return tl.load(tl.broadcast_to(at, [S, G, BE]), mask=there, other=0.0)
 
 
 @triton.jit

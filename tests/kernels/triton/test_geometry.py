@@ -1,0 +1,146 @@
+"""Spacings that differ by axis and axes that are rings, in the Triton kernels: in Triton's interpreter against the
+float64 reference.
+
+The checks run in a process of their own (TRITON_INTERPRET), which `test_in_the_interpreter` starts on this file.
+"""
+
+import os
+
+import pytest
+import torch
+
+from tests.support.interpreter import INTERPRETED, NEWER, NO_NEWER, check_in_the_interpreter, fast_interpreter
+from tests.support.scan_inputs import ALL_EIGHT, assert_like_reference, random_inputs, scan_and_gradients
+
+pytest.importorskip("triton")
+
+if not INTERPRETED:
+
+    @pytest.mark.interpreter
+    @pytest.mark.slow(60)
+    def test_in_the_interpreter() -> None:
+        """Runs every check of this file."""
+        check_in_the_interpreter(__file__)
+
+    @pytest.mark.interpreter
+    @pytest.mark.skipif(not NEWER, reason=NO_NEWER)
+    def test_chosen_checks_in_the_interpreter_of_a_newer_triton() -> None:
+        chosen = "release_that_was_asked_for or rings_of_several_bands or all_eight"
+        check_in_the_interpreter(__file__, "-k", chosen, newer=True)
+
+else:
+    from collections.abc import Iterator
+    from typing import Any
+
+    import triton
+
+    from geomano_hpc.kernels.audit.races import check as races
+    from geomano_hpc.kernels.audit.races.access_layouts import compiled_layouts
+    from geomano_hpc.kernels.triton import plan
+    from geomano_hpc.kernels.triton.blocks import Blocks
+
+    Pair = tuple[bool, bool]
+    BOTH, ALONG_H, ALONG_W, NEITHER = (True, True), (True, False), (False, True), (False, False)
+
+    @pytest.fixture(autouse=True)
+    def _fast() -> Iterator[None]:
+        with fast_interpreter():
+            yield
+
+    @pytest.fixture(autouse=True)
+    def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
+        """Memory that nobody wrote is NaN."""
+        empty, new_empty = torch.empty, torch.Tensor.new_empty
+
+        def poisoned(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+
+        monkeypatch.setattr(torch, "empty", lambda *sizes, **options: poisoned(empty(*sizes, **options)))
+        monkeypatch.setattr(torch.Tensor, "new_empty", lambda *sizes, **options: poisoned(new_empty(*sizes, **options)))
+
+    @pytest.fixture
+    def in_blocks(monkeypatch: pytest.MonkeyPatch) -> Any:
+        """Chooses the sizes of the kernels: strips are eight rows, one below the other in a band."""
+
+        def choose(**sizes: int) -> None:
+            monkeypatch.setattr(plan, "blocks_for", lambda *_: Blocks(**sizes))
+
+        choose(strips=1)
+        return choose
+
+    def check(sizes: dict[str, Any], stretch: float, periodic: Pair, orders: Any, tolerance: float = 2e-5) -> None:
+        inputs = random_inputs(**sizes, dtype=torch.float32)
+        options: dict[str, Any] = {"spacing": (0.7 * stretch, 0.7), "periodic": periodic, "kind": "2d"}
+        assert_like_reference(inputs, tolerance, orders=orders, backend="triton", **options)
+
+    def test_triton_is_the_release_that_was_asked_for() -> None:
+        assert triton.__version__.startswith(os.environ.get("EXPECTED_TRITON", ""))
+
+    @pytest.mark.parametrize(
+        ("orders", "rank", "stretch", "periodic"),
+        [
+            ("paper", 2, 0.5, BOTH),
+            ("corners", None, 2.3, ALONG_H),
+            ("paper", None, 1.0, ALONG_W),
+            ("corners", 2, 1.0, BOTH),
+            ("paper", 2, 2.3, NEITHER),
+            ("corners", 9, 0.5, ALONG_W),
+        ],
+    )
+    def test_forward_and_gradients(
+        orders: str, rank: int | None, stretch: float, periodic: Pair, in_blocks: Any
+    ) -> None:
+        """Tiles are 8 x 4 positions, so none of these is full."""
+        check({"height": 5, "width": 6, "channels": 3, "dstate": 2, "rank": rank}, stretch, periodic, orders)
+
+    def test_all_eight_orders(in_blocks: Any) -> None:
+        check({"height": 3, "width": 9, "channels": 2, "dstate": 1, "K": 8}, 2.3, BOTH, ALL_EIGHT)
+
+    @pytest.mark.parametrize(("height", "width"), [(18, 7), (7, 18)])
+    @pytest.mark.parametrize("periodic", [BOTH, ALONG_H])
+    def test_rings_of_several_bands_and_segments(height: int, width: int, periodic: Pair, in_blocks: Any) -> None:
+        """Two strips to a band, so that a band begins in front of the grid and one ends behind it."""
+        in_blocks(strips=2, chunks=2)
+        orders = (ALL_EIGHT[3], ALL_EIGHT[6])  # one row-major, one column-major
+        check({"height": height, "width": width, "channels": 2, "dstate": 2, "K": 2}, 0.5, periodic, orders)
+
+    def test_the_default_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+        check({"height": 9, "width": 4, "channels": 3, "dstate": 3, "K": 1}, 2.3, BOTH, ALL_EIGHT[7:])
+
+    @pytest.mark.parametrize(("height", "width"), [(1, 9), (9, 1), (1, 1)])
+    def test_a_closed_line(height: int, width: int, in_blocks: Any) -> None:
+        check({"height": height, "width": width, "K": 2, "rank": 1}, 1.0, BOTH, "sequence")
+
+    @pytest.mark.parametrize("lanes", [32, 64])
+    def test_blocks_of_channels_and_a_batch(lanes: int, in_blocks: Any) -> None:
+        """Two blocks of channels, of which the last is not full, and dstates that fill no group."""
+        in_blocks(strips=1, lanes=lanes)
+        sizes = {"batch": 2, "height": 3, "width": 5, "channels": lanes + 2, "dstate": 5, "K": 1}
+        check(sizes, 2.3, BOTH, ALL_EIGHT[4:5])
+
+    def test_slow_decay(in_blocks: Any) -> None:
+        """1 - p is small: a ring sums up over many turns."""
+        inputs = random_inputs(height=3, width=4, K=2, dtype=torch.float32)
+        inputs["dt_bias"] = inputs["dt_bias"] - 9
+        options: dict[str, Any] = {"periodic": BOTH, "kind": "2d", "orders": "sequence", "spacing": (0.5, 1.0)}
+        assert_like_reference(inputs, 2e-5, backend="triton", **options)
+
+    def test_a_large_batch_is_taken_in_slices(in_blocks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(plan, "CARRIES_BYTES", 1)
+        check({"batch": 2, "height": 2, "width": 3, "channels": 2, "dstate": 1, "K": 1}, 0.5, ALONG_W, ALL_EIGHT[:1])
+
+    def test_nan_stays(in_blocks: Any) -> None:
+        inputs = random_inputs(height=3, width=4, K=1, dtype=torch.float32)
+        inputs["x"][0, -1, -1, 0] = float("nan")
+        y = scan_and_gradients(inputs, orders=ALL_EIGHT[:1], kind="2d", periodic=BOTH, backend="triton")["y"]
+        assert y[..., 0].isnan().all()
+        assert y[..., 1].isfinite().all()
+
+    def test_no_kernel_has_a_race() -> None:
+        """With two walks over several bands, in orders of both orientations."""
+        inputs = random_inputs(height=9, width=3, channels=34, dstate=2, K=2, rank=2, dtype=torch.float32)
+        options: dict[str, Any] = {"orders": (ALL_EIGHT[0], ALL_EIGHT[7]), "kind": "2d", "spacing": (0.5, 1.0)}
+        with races.checked(compiled_layouts()) as launched:
+            scan_and_gradients(inputs, **options, periodic=BOTH, backend="triton")
+        assert launched.count("grid_rings_kernel") == 3
+        assert launched.count("grid_sweep_kernel") == 2
