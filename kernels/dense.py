@@ -26,6 +26,7 @@ from geomano_hpc.kernels.cpu.scan import LANES
 from geomano_hpc.kernels.inputs import has_tangent
 
 MOST_CHANNELS = 4096  # in Triton: a row of a norm lies in the registers of one program
+MOST_TAPS = 13  # along an axis: 7 that are two points apart
 _IN_TRITON = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -54,15 +55,25 @@ def depthwise_conv(
     """activation(depthwise convolution of z + bias). z [B, H, W, E], weight [E, 1, p, q] with p and q odd.
 
     activation: "silu" or "gelu". wrap: along H, along W the grid goes on at its other end; else zeros are around it.
+
+    Kernels take up to 13 taps along an axis. More are torch's convolution, the same answer.
     """
     if activation == "silu" and weight.shape[-2:] == (3, 3) and not any(wrap):
         return conv_silu(z, weight, bias, backend)
-    reach = [size // 2 for size in weight.shape[-2:]]
+    E, taps = z.shape[-1], weight.shape[-2:]
+    fits = z.dim() == weight.dim() == 4 and weight.shape[:2] == (E, 1) and bias.shape == (E,)
+    takes = fits and all(size % 2 == 1 and size <= MOST_TAPS for size in taps) and activation in _ACTIVATIONS
+    kernel = _kernel(backend, [z], [weight, bias]) if takes else None
+    if kernel == "cpu":
+        dtype = autocast_dtype(z.device.type)
+        tensors = [z if dtype is None else z.to(dtype), weight, bias]
+        return _run("depthwise_conv", kernel, tensors, activation, list(wrap))
+    reach = [size // 2 for size in taps]
     for axis in (1, 2):
         if wrap[axis - 1]:
             z = _continued(z, axis, reach[axis - 1])
             reach[axis - 1] = 0
-    convolved = F.conv2d(z.movedim(-1, 1), weight, bias, padding=reach, groups=z.shape[-1])
+    convolved = F.conv2d(z.movedim(-1, 1), weight, bias, padding=reach, groups=E)
     return _ACTIVATIONS[activation](convolved.movedim(1, -1))
 
 

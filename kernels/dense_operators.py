@@ -5,6 +5,7 @@ on a CPU torch's own are as good.
 """
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,26 @@ def conv_silu_backward(
     dx: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, backend: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return _of(backend).conv_silu_backward(dx, z, weight, bias)
+
+
+@torch.library.custom_op("geomano_hpc::depthwise_conv", mutates_args=())
+def depthwise_conv(
+    z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation: str, wrap: Sequence[bool], backend: str
+) -> torch.Tensor:
+    return _of(backend).depthwise_conv(z, weight, bias, activation, wrap)
+
+
+@torch.library.custom_op("geomano_hpc::depthwise_conv_backward", mutates_args=())
+def depthwise_conv_backward(
+    dx: torch.Tensor,
+    z: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    activation: str,
+    wrap: Sequence[bool],
+    backend: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return _of(backend).depthwise_conv_backward(dx, z, weight, bias, activation, wrap)
 
 
 @torch.library.custom_op("geomano_hpc::norm_gate", mutates_args=())
@@ -83,11 +104,13 @@ def _empty(like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor
 
 
 conv_silu.register_fake(lambda z, *rest: _empty(z))
+depthwise_conv.register_fake(lambda z, *rest: _empty(z))
 norm_gate.register_fake(lambda y, *rest: _empty(y))
 gelu.register_fake(lambda x, backend: _empty(x))
 layer_norm.register_fake(lambda x, weight, bias, epsilon, dtype: _empty(x, dtype))
 negative_exp.register_fake(_empty)
 conv_silu_backward.register_fake(lambda dx, *inputs: tuple(_empty(one) for one in inputs[:3]))
+depthwise_conv_backward.register_fake(lambda dx, *inputs: tuple(_empty(one) for one in inputs[:3]))
 norm_gate_backward.register_fake(lambda dout, *inputs: tuple(_empty(one) for one in inputs[:4]))
 layer_norm_backward.register_fake(lambda dout, *inputs: tuple(_empty(one) for one in inputs[:3]))
 gelu_backward.register_fake(lambda dout, x, backend: _empty(x))
@@ -102,6 +125,10 @@ def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> Non
 
 conv_silu.register_autograd(
     lambda ctx, dx: (*conv_silu_backward(dx, *ctx.saved_tensors, *ctx.rest), None), setup_context=_keep_inputs
+)
+depthwise_conv.register_autograd(
+    lambda ctx, dx: (*depthwise_conv_backward(dx, *ctx.saved_tensors, *ctx.rest), None, None, None),
+    setup_context=_keep_inputs,
 )
 norm_gate.register_autograd(
     lambda ctx, dout: (*norm_gate_backward(dout, *ctx.saved_tensors, *ctx.rest), None, None),

@@ -1,6 +1,7 @@
 """The dense parts in C++: each is one pass over memory. Float32, channels a multiple of LANES."""
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,17 +10,39 @@ from geomano_hpc.kernels.cpu.extension import load_library
 
 
 def conv_silu(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    x = _empty(z)
-    _call("conv_silu_forward", *z.shape, z, weight, bias, x)
-    return x
+    return depthwise_conv(z, weight, bias, "silu", (False, False))
 
 
 def conv_silu_backward(
     dx: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return depthwise_conv_backward(dx, z, weight, bias, "silu", (False, False))
+
+
+def depthwise_conv(
+    z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation: str, wrap: Sequence[bool]
+) -> torch.Tensor:
+    x = _empty(z)
+    _call("depthwise_conv_forward", *_convolution(z, weight, activation, wrap), z, weight, bias, x)
+    return x
+
+
+def depthwise_conv_backward(
+    dx: torch.Tensor,
+    z: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    activation: str,
+    wrap: Sequence[bool],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     dz, dweight, dbias = (_empty(one) for one in (z, weight, bias))
-    _call("conv_silu_backward", *z.shape, z, weight, bias, dx, dz, dweight, dbias)
+    sizes = _convolution(z, weight, activation, wrap)
+    _call("depthwise_conv_backward", *sizes, z, weight, bias, dx, dz, dweight, dbias)
     return dz, dweight, dbias
+
+
+def _convolution(z: torch.Tensor, weight: torch.Tensor, activation: str, wrap: Sequence[bool]) -> tuple[int, ...]:
+    return *z.shape, *weight.shape[-2:], activation == "gelu", *wrap
 
 
 def norm_gate(

@@ -12,7 +12,16 @@ import torch
 import torch.nn.functional as F
 
 from geomano_hpc.errors import BackendError
-from geomano_hpc.kernels import backend_statuses, backends, choose_backend, conv_silu, gelu, geo_scan, norm_gate
+from geomano_hpc.kernels import (
+    backend_statuses,
+    backends,
+    choose_backend,
+    conv_silu,
+    depthwise_conv,
+    gelu,
+    geo_scan,
+    norm_gate,
+)
 from geomano_hpc.kernels.cpu import capability as cpu_capability
 from geomano_hpc.kernels.cpu import extension as cpu_extension
 from geomano_hpc.kernels.cpu.capability import VARIABLE, chosen, runnable
@@ -87,8 +96,11 @@ def test_dense_parts_and_their_gradients(vectors: str, shape: tuple[int, ...]) -
     leaf, exact = x.clone().requires_grad_(), x.double().requires_grad_()
     grid = exact.movedim(-1, 1)
     convolved = F.silu(F.conv2d(grid, kernel.double(), bias.double(), padding=1, groups=E).movedim(1, -1))
+    larger = torch.randn(E, 1, 7, 9) / 8
+    wide = F.gelu(F.conv2d(grid, larger.double(), bias.double(), padding=(3, 4), groups=E).movedim(1, -1))
     norm = F.layer_norm(exact, (E,), bias.double(), bias.double(), 1e-5)
     pairs = (
+        (depthwise_conv(leaf, larger, bias, "gelu", backend="cpu"), wide),
         (conv_silu(leaf, kernel, bias, "cpu"), convolved),
         (norm_gate(leaf, z, bias, bias, 1e-5, "cpu"), F.silu(norm) * F.silu(z.double())),
         (gelu(leaf, "cpu"), F.gelu(exact)),

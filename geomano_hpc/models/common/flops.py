@@ -44,15 +44,18 @@ def scan_flops(x: Sequence[int], dt: Sequence[int], A: Sequence[int], *rest: Any
     return batch * height * width * K * E * (states * N + channels)
 
 
-def convolution_flops(z: Sequence[int], *_rest: Any, **_options: Any) -> int:
-    """Of `conv_silu`, as torch counts a depthwise 3 x 3 convolution."""
-    return 2 * 9 * math.prod(z)
+def convolution_flops(z: Sequence[int], weight: Sequence[int], *_rest: Any, **_options: Any) -> int:
+    """Of `conv_silu` and `depthwise_conv`, as torch counts a depthwise convolution."""
+    return 2 * math.prod(weight[-2:]) * math.prod(z)
 
 
 def count_by_part(config: ModelConfig, in_channels: int, out_channels: int, grid: tuple[int, int]) -> list[Part]:
     """Parameters, and FLOPs of the forward of one sample. Nothing is computed for most models: their tensors are
     shapes only. A model that looks at values says so (`counted_by_shapes`)."""
-    formula = {torch.ops.geomano_hpc.geo_scan: scan_flops, torch.ops.geomano_hpc.conv_silu: convolution_flops}
+    ours = torch.ops.geomano_hpc
+    formula = {
+        ours.geo_scan: scan_flops, ours.conv_silu: convolution_flops, ours.depthwise_conv: convolution_flops,
+    }  # fmt: skip
     config.try_out(in_channels, out_channels, grid, torch.device("cpu"))
     model = build_model(config, in_channels, out_channels, grid)
     counter = FlopCounterMode(display=False, custom_mapping=formula)
