@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels.orders import ScanOrder
 
 CORRECTIONS = ("equation", "state", "input")  # where R is subtracted; backends know the first two
@@ -89,14 +88,6 @@ def check(inputs: ScanInputs, settings: ScanSettings) -> None:
         raise ValueError(f"geo_scan: kind is {settings.kind!r}, expected '1d' or '2d'")
     if settings.correction not in CORRECTIONS:
         raise ValueError(f"geo_scan: correction is {settings.correction!r}, expected one of {', '.join(CORRECTIONS)}")
-
-
-def without_geometry(settings: ScanSettings, backend: str) -> None:
-    """Refuse what a backend does not compute yet."""
-    if settings.stretch != 1.0 or any(settings.periodic):
-        raise BackendError(
-            f"geo_scan: backend {backend!r} has no rings and no spacing that differs by axis; take 'reference'"
-        )
 
 
 def has_tangent(*tensors: torch.Tensor | None) -> bool:
