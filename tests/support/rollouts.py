@@ -1,4 +1,4 @@
-"""A store of two fields in time, and a model of one's own for it."""
+"""A store of two fields in time, recipes for it with the keys `rollout`, and a model of one's own."""
 
 from pathlib import Path
 from typing import Any
@@ -7,11 +7,27 @@ import numpy as np
 import torch
 from torch import nn
 
+from geomano_hpc.config import Recipe, load_recipe
 from geomano_hpc.data_prep.conversion.convert import convert
 from geomano_hpc.data_prep.conversion.splits import SplitRule
 from geomano_hpc.data_prep.problems import own_problem
 
 FRAMES_IN, FRAMES_OUT = 3, 5
+EVERYTHING = {
+    "target": "increment",
+    "frames_in": 1,
+    "noise": 0.03,
+    "steps_per_window": 2,
+    "pairs": "all",
+    "pushforward": 1,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "geomano": {"name": "geomano", "domain": "3d", "depth": 1, "embedding": 8, "dstate": 2},
+    "fno": {"name": "fno", "depth": 1, "embedding": 4, "modes": 2},
+    "uno": {"name": "uno", "embedding": 4, "modes": 2},
+    "transolver": {"name": "transolver", "depth": 1, "embedding": 8, "heads": 2, "slices": 4},
+    "own": {"name": "tests.support.rollouts:Pointwise"},
+}
 
 
 def make_drifting_store(folder: Path) -> Path:
@@ -39,3 +55,13 @@ class Pointwise(nn.Module):
     def forward(self, x_BHWC: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.linear(x_BHWC)
         return found
+
+
+def make_recipe(store: Path, keys: dict[str, Any], model: str = "own", **training: Any) -> Recipe:
+    changes = {
+        "data.store": str(store),
+        "model": MODELS[model],
+        "training": {"engine": "torch", "epochs": 2, "figures_every": 0, "log_every": 1, **training},
+        "rollout": keys,
+    }
+    return load_recipe("rollout", changes)
