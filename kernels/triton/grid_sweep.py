@@ -128,9 +128,9 @@ def grid_sweep_kernel(
             entry = across + (first_strip * across_row + to // SIDE * ACROSS + to % SIDE * WIDE)[:, None, None] + lane
             for m in tl.static_range(M):
                 dstates = group * M + m
-                is_kept = tl.broadcast_to((j < WT)[:, None, None] & (dstates < N)[None, :, None], [S, G, BE])
-                begins = tl.load(closing + (L + j)[:, None, None] * ROW + m * (G * BE) + inner, mask=is_kept)
-                tl.store(entry + (dstates * (SIDE * WIDE))[None, :, None], begins, mask=is_kept)
+                is_ring = tl.broadcast_to((j < WT)[:, None, None] & (dstates < N)[None, :, None], [S, G, BE])
+                begins = tl.load(closing + (L + j)[:, None, None] * ROW + m * (G * BE) + inner, mask=is_ring)
+                tl.store(entry + (dstates * (SIDE * WIDE))[None, :, None], begins, mask=is_ring)
 
     for band in range(tl.cdiv(strips, S)):
         flow = begin_rows(closing, inner, band, lead, HT * rows_closed, RINGS, TH, S, G, M, BE)
@@ -146,15 +146,14 @@ def grid_sweep_kernel(
         is_entered = (enters >= 0) & (enters < strips)
         if RINGS:
             behind = (WT - 1) // every if ADJOINT else 0
-            start = (here * along_row + behind * ALONG)[:, None, None] + group[None, :, None] * (M * TH * WIDE) + lane
-            row = tl.arange(0, TH)
-            row = TH - 1 - row if ADJOINT else row
-            start = start[None, :, :, :] + (row * WIDE)[:, None, None, None]
+            first = (here * along_row + behind * ALONG)[:, None, None] + group[None, :, None] * (M * TH * WIDE) + lane
+            of_strip = TH - 1 - tl.arange(0, TH) if ADJOINT else tl.arange(0, TH)
+            first = along + (first[None, :, :, :] + (of_strip * WIDE)[:, None, None, None])
             is_ring = is_there & (rows_closed + strip * 0 > 0)
             for m in tl.static_range(M):
-                is_kept = is_ring[None, :, None, None] & (group * M + m < N)[None, None, :, None]
+                is_ring_m = is_ring[None, :, None, None] & (group * M + m < N)[None, None, :, None]
                 begins = stacked(flow[m * TH : (m + 1) * TH])
-                tl.store(along + start + m * (TH * WIDE), begins, mask=tl.broadcast_to(is_kept, begins.shape))
+                tl.store(first + m * (TH * WIDE), begins, mask=tl.broadcast_to(is_ring_m, begins.shape))
         rows = rows_of_band(band, corner, step_i, HT, lead, TH, S)
         delta3, x3 = prepare(
             0, rows, has_begun(0, band, lead, TH, S, SKEW), x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
