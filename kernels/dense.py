@@ -64,7 +64,7 @@ def depthwise_conv(
     fits = z.dim() == weight.dim() == 4 and weight.shape[:2] == (E, 1) and bias.shape == (E,)
     takes = fits and all(size % 2 == 1 and size <= MOST_TAPS for size in taps) and activation in _ACTIVATIONS
     kernel = _kernel(backend, [z], [weight, bias]) if takes else None
-    if kernel == "cpu":
+    if kernel is not None:
         dtype = autocast_dtype(z.device.type)
         tensors = [z if dtype is None else z.to(dtype), weight, bias]
         return _run("depthwise_conv", kernel, tensors, activation, list(wrap))

@@ -4,6 +4,7 @@ Tensors are activations [..., E], of any strides (a copy is made of what is not 
 Results are new and contiguous. Meta tensors are planned alike.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import triton
 from geomano_hpc.kernels.triton import launching
 from geomano_hpc.kernels.triton.dense.convolution import conv_silu_kernel
 from geomano_hpc.kernels.triton.dense.convolution_backward import conv_silu_backward_kernel
+from geomano_hpc.kernels.triton.dense.depthwise import depthwise_kernel, depthwise_weights_kernel
 from geomano_hpc.kernels.triton.dense.elementwise import gelu_backward_kernel, gelu_kernel, negative_exp_kernel
 from geomano_hpc.kernels.triton.dense.gate import norm_gate_backward_kernel, norm_gate_kernel
 from geomano_hpc.kernels.triton.dense.norm import layer_norm_backward_kernel, layer_norm_kernel
@@ -51,6 +53,28 @@ def conv_backward_constants(E: int) -> dict[str, Any]:
 def sum_constants(E: int, taps: int) -> dict[str, Any]:
     """Columns of 32 bytes, so that there are enough programs."""
     return {"E": E, "TAPS": taps, "PARTS": 256, "COLUMNS": 8, "num_warps": 8, **_COMMON}
+
+
+@lru_cache
+def depthwise_constants(
+    E: int, Q: int, wrap: tuple[bool, bool], is_gelu: bool, result: str, rows: int
+) -> dict[str, Any]:
+    """128 lanes, of `rows` rows."""
+    both = _depthwise_lanes(E, Q, wrap)
+    return {**both, "ROWS": rows, "STRIPS": 128 // (rows * both["BE"]), "GELU": is_gelu, "RESULT": result}
+
+
+@lru_cache
+def depthwise_weights_constants(E: int, P: int, Q: int, wrap: tuple[bool, bool]) -> dict[str, Any]:
+    """Up to 28 sums a thread."""
+    both = _depthwise_lanes(E, Q, wrap)
+    return {**both, "TOGETHER": 128 // both["BE"], "P": P, "TAP_ROWS": min(P, max(1, 28 // Q))}
+
+
+def _depthwise_lanes(E: int, Q: int, wrap: tuple[bool, bool]) -> dict[str, Any]:
+    """A warp of channels; fewer columns where each needs many registers."""
+    sizes = {"E": E, "BE": min(triton.next_power_of_2(E), 32), "COLUMNS": 8 if Q < 11 else 4, "Q": Q}
+    return {**sizes, "WRAP_H": wrap[0], "WRAP_W": wrap[1], "num_warps": 4, **_COMMON}
 
 
 BLOCK_CONSTANTS: dict[str, Any] = {"BLOCK": _BLOCK, "num_warps": 4, **_COMMON}
@@ -126,6 +150,66 @@ def conv_silu_backward(
     arguments = (z, weight, bias, dx, dz, partial, H, W, *places[:3])
     _launch(z, conv_silu_backward_kernel, places.places * triton.cdiv(E, constants["BE"]), arguments, constants)
     return dz, *_sum_parts(partial, weight, bias, taps=9)
+
+
+def depthwise_conv(
+    z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation: str, wrap: Sequence[bool]
+) -> torch.Tensor:
+    z, x = z.contiguous(), _empty(z)
+    _depthwise(z, weight, _taps_first(weight), bias.contiguous(), z, x, wrap, activation == "gelu", "activation")
+    return x
+
+
+def depthwise_conv_backward(
+    dx: torch.Tensor,
+    z: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    activation: str,
+    wrap: Sequence[bool],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dx, z, bias, g, dz = dx.contiguous(), z.contiguous(), bias.contiguous(), _empty(z, torch.float32), _empty(z)
+    taps = _taps_first(weight)
+    _depthwise(z, weight, taps, bias, dx, g, wrap, activation == "gelu", "slope")
+    _depthwise(g, weight, taps, bias, g, dz, wrap, False, "gradient")
+
+    batch, H, W, E = z.shape
+    P, Q = weight.shape[-2:]
+    constants = depthwise_weights_constants(E, P, Q, tuple(wrap))
+    strips = triton.cdiv(W, constants["COLUMNS"])
+    # Sums of a place are few beside its points.
+    of_place = max(32, P * Q // 2, triton.cdiv(batch * H * strips, _MOST_PROGRAMS))
+    places = triton.cdiv(batch * H * strips, of_place)
+    partial = torch.empty(places, P * Q + 1, E, dtype=torch.float32, device=z.device)
+    programs = places * triton.cdiv(E, constants["BE"]) * triton.cdiv(P, constants["TAP_ROWS"])
+    _launch(z, depthwise_weights_kernel, programs, (z, g, partial, batch, H, W, strips, of_place), constants)
+    return dz, *_sum_parts(partial, weight, bias, taps=P * Q)
+
+
+def _taps_first(weight: torch.Tensor) -> torch.Tensor:
+    """[P Q, E], so that neighbouring lanes load neighbouring numbers."""
+    return weight.flatten(1).t().contiguous()
+
+
+def _depthwise(
+    z: torch.Tensor,
+    weight: torch.Tensor,
+    taps: torch.Tensor,
+    bias: torch.Tensor,
+    dx: torch.Tensor,
+    out: torch.Tensor,
+    wrap: Sequence[bool],
+    is_gelu: bool,
+    result: str,
+) -> None:
+    batch, H, W, E = z.shape
+    P, Q = weight.shape[-2:]
+    constants = depthwise_constants(E, Q, tuple(wrap), is_gelu, result, rows=1 if P == 1 else 4)
+    row_tiles = triton.cdiv(H, constants["ROWS"])
+    column_tiles = triton.cdiv(W, constants["STRIPS"] * constants["COLUMNS"])
+    programs = batch * row_tiles * column_tiles * triton.cdiv(E, constants["BE"])
+    arguments = (z, taps, bias, dx, out, H, W, P, row_tiles, column_tiles)
+    _launch(z, depthwise_kernel, programs, arguments, constants)
 
 
 def layer_norm(

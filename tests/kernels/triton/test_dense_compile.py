@@ -19,6 +19,8 @@ from geomano_hpc.kernels.triton.dense import host  # noqa: E402
 
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+# Activation, taps and rings: one with walls, and the largest.
+CONVOLUTIONS = [("silu", (7, 7), (False, False)), ("gelu", (13, 13), (True, True))]
 Variant = tuple[Any, tuple[tuple[str, str], ...], tuple[tuple[str, Any], ...]]  # kernel, types, constants
 
 
@@ -44,6 +46,10 @@ def variants_of(E: int, dtype: torch.dtype, grid: tuple[int, int, int] = (4, 85,
         host.gelu(z)
         host.gelu_backward(z, z)
         host.negative_exp(taps)
+        for activation, size, wrap in CONVOLUTIONS:
+            taps = torch.empty(E, 1, *size, device="meta")
+            host.depthwise_conv(z, taps, weight, activation, wrap)
+            host.depthwise_conv_backward(z, z, taps, weight, activation, wrap)
     return list(found)
 
 
@@ -92,7 +98,10 @@ def test_loads_are_wide_and_norms_of_64_channels_stay_in_a_warp() -> None:
     for variant in variants_of(64, torch.float32):
         name, assembly = variant[0].__name__, compile_for("sm_80", variant).asm["ptx"]
         wide = 2 if name == "conv_silu_backward_kernel" else 4
-        if name not in ("negative_exp_kernel", "sum_parts_kernel"):
+        if name.startswith("depthwise"):  # a number a thread, of neighbouring channels
+            assert "ld.global.b32" in assembly
+            assert "st.global.b32" in assembly
+        elif name not in ("negative_exp_kernel", "sum_parts_kernel"):
             assert f"ld.global.v{wide}.b32" in assembly, name
             assert f"st.global.v{wide}.b32" in assembly, name
         if name in ("layer_norm_kernel", "norm_gate_kernel"):
