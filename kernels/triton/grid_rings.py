@@ -51,7 +51,8 @@ def grid_rings_kernel(
     """The programs are those of grid_forward and grid_sweep. With ADJOINT x is dy and B is C.
 
     closing [programs, 2 max(H, W), M, G, BE]: g, or eta, with which each row begins, and then h, or nu, with which each
-    column does, in the order of the scan, or against it. Of an axis that is no ring nothing is written.
+    column does, in the order of the scan, or against it; 0 for dstates that are not there. Of an axis that is no ring
+    nothing is written.
     handed [programs, max(H, W) + 2 S, M + 1, G, BE]: as in grid_forward, and below the dstates the sum of dt.
     """
     program = tl.program_id(0)
@@ -164,20 +165,20 @@ def grid_rings_kernel(
             if of_columns == 0:
                 row = row_of_band(band, lead, TH, S)
                 for m in tl.static_range(M):
-                    is_there = (row >= 0) & (group * M + m < N)[None, None, :, None]
-                    is_there = tl.broadcast_to(is_there, [TH, S, G, BE])
                     passed = along[:, :, None, :] * (A_m[m] * -LN2)[None, :, :, :]
-                    lost = tl.where(is_there, one_minus_exp(passed), 1.0)
+                    lost = tl.where((row >= 0) & (group * M + m < N)[None, None, :, None], one_minus_exp(passed), 1.0)
                     at = closing + row * ROW + m * SUM + inner[None, :, :, :]
-                    tl.store(at, stacked(flow[m * TH : (m + 1) * TH]) / lost, mask=is_there)
+                    is_kept = tl.broadcast_to(row >= 0, [TH, S, G, BE])
+                    tl.store(at, stacked(flow[m * TH : (m + 1) * TH]) / lost, mask=is_kept)
         # Each strip of threads takes a column.
         for some in range(0, WT * of_columns, S):
             j = (some + strip)[:, None, None]
             ends = handed + j * DEEP + inner
-            passed = tl.load(ends + ROW, mask=tl.broadcast_to(j < WT, [S, G, BE]), other=1.0)
+            is_there = tl.broadcast_to(j < WT, [S, G, BE])
+            passed = tl.load(ends + ROW, mask=is_there, other=1.0)
             for m in tl.static_range(M):
-                is_there = tl.broadcast_to((j < WT) & (group * M + m < N)[None, :, None], [S, G, BE])
                 h = tl.load(ends + m * SUM, mask=is_there, other=0.0)
-                lost = tl.where(is_there, one_minus_exp(passed * (A_down_m[m] * -LN2)), 1.0)
+                passed_m = passed * (A_down_m[m] * -LN2)
+                lost = tl.where((j < WT) & (group * M + m < N)[None, :, None], one_minus_exp(passed_m), 1.0)
                 tl.store(closing + (L + j) * ROW + m * SUM + inner, h / lost, mask=is_there)
         tl.debug_barrier()
