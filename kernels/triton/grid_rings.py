@@ -102,17 +102,13 @@ def grid_rings_kernel(
     for walk in range(rows_closed + columns_closed):
         # A first walk closes the rows, or with ADJOINT the columns; a second one begins with what it has closed.
         of_columns = tl.where(walk < rows_closed, 0, 1)
-        begun_rows = HT * walk
-        begun_columns = 0
         if ADJOINT:
             of_columns = tl.where(walk < columns_closed, 1, 0)
-            begun_rows = 0
-            begun_columns = walk
         for band in range(bands):
-            flow = begin_rows(closing, inner, band, lead, begun_rows, True, TH, S, G, M, BE)
+            flow = begin_rows(closing, inner, band, lead, HT * walk, not ADJOINT, TH, S, G, M, BE)
             rows = rows_of_band(band, corner, step_i, HT, lead, TH, S)
             has_above = (strip > 0) | (band + strip * 0 > 0)
-            closed_until = tl.where(band > 0, 0, WT * begun_columns)
+            closed_until = tl.where(band > 0, 0, WT * walk)
             along = tl.zeros([TH, S, BE], tl.float32)
             begun = has_begun(0, band, lead, TH, S, 1) & is_column(0, WT, S)[None, :]
             delta3, x3 = prepare(
