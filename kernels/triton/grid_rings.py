@@ -53,7 +53,8 @@ def grid_rings_kernel(
     closing [programs, 2 max(H, W), M, G, BE]: g, or eta, with which each row begins, and then h, or nu, with which each
     column does, in the order of the scan, or against it; 0 for dstates that are not there. Of an axis that is no ring
     nothing is written.
-    handed [programs, max(H, W) + 2 S, M + 1, G, BE]: as in grid_forward, and below the dstates the sum of dt.
+    handed [programs, 2 max(H, W) + 2 S, M + 1, G, BE]: the last row of a band, which is in the end what the columns end
+    with; what the rows end with; the strips' last rows in two slots. Below the dstates the sum of dt.
     """
     program = tl.program_id(0)
     block = program % blocks
@@ -90,7 +91,7 @@ def grid_rings_kernel(
     ROW: tl.constexpr = M * G * BE
     SUM: tl.constexpr = G * BE
     DEEP: tl.constexpr = ROW + SUM
-    between = L * DEEP
+    between = 2 * L * DEEP
     closing += program.to(tl.int64) * (2 * L * ROW)
     handed += program.to(tl.int64) * (between + 2 * S * DEEP)
     inner = group[None, :, None] * BE + tl.arange(0, BE)[None, None, :]
@@ -160,21 +161,24 @@ def grid_rings_kernel(
                 )  # fmt: skip
             if of_columns == 0:
                 row = row_of_band(band, lead, TH, S)
+                is_row = tl.broadcast_to(row >= 0, [TH, S, G, BE])
+                at = handed + (L + row) * DEEP + inner[None, :, :, :]
                 for m in tl.static_range(M):
-                    passed = along[:, :, None, :] * (A_m[m] * -LN2)[None, :, :, :]
-                    lost = tl.where((row >= 0) & (group * M + m < N)[None, None, :, None], one_minus_exp(passed), 1.0)
-                    at = closing + row * ROW + m * SUM + inner[None, :, :, :]
-                    is_kept = tl.broadcast_to(row >= 0, [TH, S, G, BE])
-                    tl.store(at, stacked(flow[m * TH : (m + 1) * TH]) / lost, mask=is_kept)
-        # Each strip of threads takes a column.
-        for some in range(0, WT * of_columns, S):
-            j = (some + strip)[:, None, None]
-            ends = handed + j * DEEP + inner
-            is_there = tl.broadcast_to(j < WT, [S, G, BE])
-            passed = tl.load(ends + ROW, mask=is_there, other=1.0)
+                    tl.store(at + m * SUM, stacked(flow[m * TH : (m + 1) * TH]), mask=is_row)
+                tl.store(at + ROW, tl.broadcast_to(along[:, :, None, :], [TH, S, G, BE]), mask=is_row)
+                tl.debug_barrier()
+        # The ends of all rows, or of all columns: each strip of threads takes one.
+        ends = handed + tl.where(of_columns > 0, 0, L * DEEP)
+        begins = closing + tl.where(of_columns > 0, L * ROW, 0)
+        exponent = -LN2 * tl.where(of_columns > 0, down, 1.0)
+        count = tl.where(of_columns > 0, WT, HT)
+        for some in range(0, count, S):
+            n = (some + strip)[:, None, None]
+            is_there = tl.broadcast_to(n < count, [S, G, BE])
+            passed = exponent * tl.load(ends + n * DEEP + ROW + inner, mask=is_there, other=1.0)
             for m in tl.static_range(M):
-                h = tl.load(ends + m * SUM, mask=is_there, other=0.0)
-                passed_m = passed * (A_down_m[m] * -LN2)
-                lost = tl.where((j < WT) & (group * M + m < N)[None, :, None], one_minus_exp(passed_m), 1.0)
-                tl.store(closing + (L + j) * ROW + m * SUM + inner, h / lost, mask=is_there)
+                h = tl.load(ends + n * DEEP + m * SUM + inner, mask=is_there, other=0.0)
+                lost = one_minus_exp(passed * A_m[m])
+                lost = tl.where((n < count) & (group * M + m < N)[None, :, None], lost, 1.0)
+                tl.store(begins + n * ROW + m * SUM + inner, h / lost, mask=is_there)
         tl.debug_barrier()

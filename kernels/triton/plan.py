@@ -399,7 +399,7 @@ def _ring_sizes(shape: Shape, lanes: Wave, programs: int) -> tuple[int, int]:
     if not shape.rings:
         return 0, 0
     row = lanes.groups * lanes.channels
-    handed = programs * (shape.longest + 2 * shape.blocks.strips) * (lanes.dstates + 1) * row
+    handed = programs * 2 * (shape.longest + shape.blocks.strips) * (lanes.dstates + 1) * row
     return handed, programs * 2 * shape.longest * lanes.dstates * row
 
 
