@@ -47,6 +47,8 @@ class ScanCase:
     correction: str = "equation fixed"
     dtype: str = "float32"
     orders: str = "paper"
+    spacing: tuple[float, float] = (1.0, 1.0)
+    periodic: tuple[bool, bool] = (False, False)
     about: str = ""
 
     @property
@@ -81,7 +83,7 @@ class ScanCase:
         leaves = {name: t.detach().requires_grad_(name not in fixed) for name, t in inputs.items()}
         form = "state" if self.correction.startswith("state") else "equation"
         options: Any = {"R": None, **leaves, "orders": self._orders, "kind": self.kind, "correction": form}
-        y = geo_scan(**options, backend=backend)
+        y = geo_scan(**options, spacing=self.spacing, periodic=self.periodic, backend=backend)
         return _with_gradients(y, leaves, self.dtype)
 
     def judge(self, inputs: Tensors) -> Tensors:
@@ -195,11 +197,20 @@ def full_cases() -> list[Case]:
             replace(case, batch=2, height=300, width=1, about="one column"),
         ]
         cases += [replace(other, batch=2, height=37, width=19) for other in _others(case)]
-    cases += large_cases()
+    cases += geometry_cases() + large_cases()
     cases += [
         DenseCase(operator, dtype=dtype) for operator in OPERATORS for dtype in ("float32", "bfloat16", "float16")
     ]
     return [*cases, *(DenseCase(operator, channels=40) for operator in OPERATORS)]
+
+
+def geometry_cases() -> list[Case]:
+    """Grids that are a torus, or a channel, with points that lie closer along one axis than along the other."""
+    case = replace(_GRID, batch=2, height=37, width=19, spacing=(1.5, 0.6))
+    return [
+        replace(case, periodic=(True, True), orders="corners", about="torus, stretched"),
+        replace(case, periodic=(False, True), about="periodic along W, stretched"),
+    ]
 
 
 def large_cases() -> list[Case]:

@@ -18,7 +18,15 @@ from geomano_hpc.errors import BackendError
 from geomano_hpc.kernels import backends, choose_backend, geo_scan, ready_backend
 from geomano_hpc.kernels.selftest import apart, cases, compiler, verdict
 from geomano_hpc.kernels.selftest.apart import Job, cases_of, run_apart
-from geomano_hpc.kernels.selftest.cases import OPERATORS, DenseCase, ScanCase, full_cases, quick_cases, tiny_cases
+from geomano_hpc.kernels.selftest.cases import (
+    OPERATORS,
+    DenseCase,
+    ScanCase,
+    full_cases,
+    geometry_cases,
+    quick_cases,
+    tiny_cases,
+)
 from geomano_hpc.kernels.selftest.run import CaseResult, check_device, run_cases
 from geomano_hpc.training.loop import train
 from geomano_hpc.training.records.run_folder import RunFolder
@@ -51,7 +59,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], torc
 def test_right_kernels_pass_with_small_errors_and_the_same_bits() -> None:
     check_device(CPU)
     others = [ScanCase("1d", 1, 3, 5, channels=4, dstate=2, rank=0, correction="none", orders="all")]
-    results = run_cases([*tiny_cases(), SMALL, *others], CPU, "cpu")
+    results = run_cases([*tiny_cases(), SMALL, *others, *geometry_cases()], CPU, "cpu")
     assert all(result.passed for result in results), [result.line for result in results]
     assert {result.same_bits for result in results} == {20}
     float32 = [result for result in results if "float32" in result.name]
@@ -161,6 +169,7 @@ def test_full_test_has_every_kernel_in_it() -> None:
     dense = {(case.operator, case.dtype) for case in full if isinstance(case, DenseCase)}
     assert dense == {(name, dtype) for name in OPERATORS for dtype in ("float32", "bfloat16", "float16")}
     assert {"conv_silu", "norm_gate", "gelu"} <= set(OPERATORS)
+    assert set(geometry_cases()) <= set(full)
     assert len({case.name for case in full}) == len(full)
     assert not any(case.dtype == "float16" for case in cases_of("full", "cpu"))
     assert len(cases_of("full", "triton")) == len(full)

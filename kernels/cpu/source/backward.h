@@ -8,28 +8,23 @@ namespace geomano {
 template <typename IO, typename T>
 struct Backward {
   const Problem& p;
-  int64_t b, slot, first_block, blocks, first_group, groups;
-  bool first_of_slot;
-  const int64_t N = p.dstate, padded = p.padded_dstate(), width = 2 * padded + p.rank;
-  const int64_t row_size = 2 * padded + factor_stride<T>(p), group_size = std::max(kTile1d, kSide * kSide) * row_size;
-  const int64_t state = padded * kLanes;
+  int64_t b, first_block, blocks;
+  const int64_t N = p.dstate, padded = p.padded_dstate(), state = padded * kLanes;
   std::vector<Column<IO, T>> dx;
   std::vector<ParameterGradients<T>> sums;
-  Buffer<T> rows;  // of a tile: [groups][positions][dB, dC: N padded each, ddt_low: r padded], each summed over its group
+  ChannelSums<IO, T> rows;  // dB, dC and ddt_low of a tile
   Buffer<T> left, top;  // 2D: the states that enter the tiles of a direction
 
   Backward(const Problem& p, int64_t b, int64_t slot, int64_t first_block, int64_t blocks, bool first_of_slot)
-      : p(p), b(b), slot(slot), first_block(first_block), blocks(blocks), first_group(group_of(p, first_block)),
-        groups(group_of(p, first_block + blocks - 1) + 1 - first_group), first_of_slot(first_of_slot), sums(blocks) {
+      : p(p), b(b), first_block(first_block), blocks(blocks), sums(blocks),
+        rows(p, b, slot, first_block, blocks, first_of_slot) {
     const int64_t positions = p.height * p.width;
     for (int64_t i = 0; i < blocks; ++i)
       dx.emplace_back(static_cast<IO*>(p.dx) + b * positions * p.channels + first_channel(i), p.channels, positions,
                       std::min(kLanes, p.channels - first_channel(i)));
-    rows.resize(groups * group_size);
   }
 
   int64_t first_channel(int64_t i) const { return (first_block + i) * kLanes; }
-  T* rows_of(int64_t i) { return rows.data() + (group_of(p, first_block + i) - first_group) * group_size; }
   Source<IO, T> source(const Activation& a, int64_t k, int64_t i) const {
     return Source<IO, T>(a, b, k, first_channel(i), p.channels);
   }
@@ -40,12 +35,11 @@ struct Backward {
       with_correction<T>(p, k, [&](auto correction) {
         constexpr Correction form = decltype(correction)::value;
         const bool stretched = sums[0].parameters.stretched();
-        if (p.two_d && p.needs_R)
-          stretched ? direction_2d<form, form != Correction::none, true>(k) : direction_2d<form, form != Correction::none, false>(k);
-        else if (p.two_d)
-          stretched ? direction_2d<form, false, true>(k) : direction_2d<form, false, false>(k);
-        else
-          p.needs_R ? direction_1d<form, form != Correction::none>(k) : direction_1d<form, false>(k);
+        const auto with = [&](auto needs_R) {
+          if (!p.two_d) return direction_1d<form, needs_R>(k);
+          stretched ? direction_2d<form, needs_R, true>(k) : direction_2d<form, needs_R, false>(k);
+        };
+        p.needs_R ? with(std::bool_constant<form != Correction::none>()) : with(std::false_type());
       });
       for (int64_t i = 0; i < blocks; ++i) sums[i].write(p, b, k, first_channel(i));
     }
@@ -87,104 +81,135 @@ struct Backward {
             const T* next = carry<T>(p, b, first_block + i, k, interval - 1);
             for (int64_t s = 0; s < N; ++s) __builtin_prefetch(next + s * kLanes);
           }
-          tile_backward_1d<T, correction, needs_R, tame>(sums[i].parameters, tile, steps, padded, row_size, s0,
+          tile_backward_1d<T, correction, needs_R, tame>(sums[i].parameters, tile, steps, padded, rows.row_size, s0,
                                                          &starts[(i * tiles_per_carry + index) * state],
-                                                         &lambda[i * state], grad, rows_of(i));
+                                                         &lambda[i * state], grad, rows.of_block(first_block + i));
         });
       }
     }
   }
 
+  // The tiles of a direction in 2D, one of them at work. The states at their edges: [rows][columns][blocks][kSide][N][16].
+  struct Tiles {
+    const Walk& walk;
+    int64_t blocks, side, rows = (walk.rows + kSide - 1) / kSide, columns = (walk.columns + kSide - 1) / kSide;
+    Tile<T, kSide * kSide> tile;
+    Steps<T, kSide * kSide> steps;
+    TileGradients<T, kSide * kSide> grad;
+
+    Tiles(const Walk& walk, int64_t blocks, int64_t side) : walk(walk), blocks(blocks), side(side) {}
+    int64_t edge(int64_t i, int64_t j, int64_t block) const { return ((i * columns + j) * blocks + block) * side; }
+    int64_t rows_of(int64_t i) const { return std::min(kSide, walk.rows - i * kSide); }
+    int64_t columns_of(int64_t j) const { return std::min(kSide, walk.columns - j * kSide); }
+    void go_to(int64_t i, int64_t j) { tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position); }
+  };
+
   template <Correction correction, bool needs_R, bool stretched>
   void direction_2d(int64_t k) {
     const Walk walk(p, k);
-    const int64_t side = kSide * state;
-    const int64_t tile_rows = (walk.rows + kSide - 1) / kSide, tile_columns = (walk.columns + kSide - 1) / kSide;
-    const auto edge = [&](int64_t i, int64_t j, int64_t block) { return ((i * tile_columns + j) * blocks + block) * side; };
-    Tile<T, kSide * kSide> tile;
-    Steps<T, kSide * kSide> steps;
-    // The states that enter each tile from the left (P_hor) and from the top (P_ver): a sweep without y.
-    left.resize(edge(tile_rows, 0, 0));
-    top.resize(edge(tile_rows, 0, 0));
-    Buffer<T> g(blocks * side), h(edge(1, 0, 0), T(0));
-    const auto columns_of = [&](int64_t j) { return std::min(kSide, walk.columns - j * kSide); };
-    const auto rows_of_band = [&](int64_t i) { return std::min(kSide, walk.rows - i * kSide); };
+    Tiles tiles(walk, blocks, kSide * state);
+    find_edges<stretched>(k, tiles);
+    Buffer<T> lambda(tiles.edge(1, 0, 0), T(0)), mu(blocks * tiles.side);
+    if (walk.columns_closed) close_columns<stretched>(k, tiles, lambda);
+    for (int64_t i = tiles.rows - 1; i >= 0; --i) {
+      std::fill(mu.begin(), mu.end(), T(0));
+      if (walk.rows_closed) close_rows<stretched>(k, i, tiles, lambda, mu);
+      for (int64_t j = tiles.columns - 1; j >= 0; --j) {
+        const int64_t columns = tiles.columns_of(j);
+        tiles.go_to(i, j);
+        each_block(k, tiles.tile, tiles.steps, tiles.grad, [&](int64_t block, int64_t s0, auto tame) {
+          prefetch_edges<false>(block + 1 < blocks ? tiles.edge(i, j, block + 1) : tiles.edge(i, j - 1, 0), s0, s0 + kStates);
+          tile_backward_2d<T, correction, needs_R, stretched, tame>(
+              sums[block].parameters, tiles.tile, tiles.steps, columns, padded, rows.row_size, s0,
+              &left[tiles.edge(i, j, block)], &top[tiles.edge(i, j, block)], &lambda[tiles.edge(0, j, block)],
+              &mu[block * tiles.side], tiles.grad, rows.of_block(first_block + block));
+        });
+      }
+    }
+  }
+
+  // The states that enter each tile from the left (P_hor) and from the top (P_ver): a sweep without y. Closed rows and columns
+  // begin as in the forward.
+  template <bool stretched>
+  void find_edges(int64_t k, Tiles& tiles) {
+    const Walk& walk = tiles.walk;
+    left.resize(tiles.edge(tiles.rows, 0, 0));
+    top.resize(tiles.edge(tiles.rows, 0, 0));
+    Buffer<T> g(blocks * tiles.side), h(tiles.edge(1, 0, 0), T(0));
     if (walk.columns_closed)
-      for (int64_t block = 0; block < blocks; ++block)
-        for (int64_t j = 0; j < tile_columns; ++j)
-          std::memcpy(&h[edge(0, j, block)], column_starts<T>(p, walk, b, first_block + block, k) + j * side,
-                      columns_of(j) * state * sizeof(T));
-    for (int64_t i = 0; i < tile_rows; ++i) {
+      for (int64_t j = 0; j < tiles.columns; ++j)
+        for (int64_t block = 0; block < blocks; ++block)
+          std::copy_n(column_starts<T>(p, walk, b, first_block + block, k) + j * tiles.side, tiles.columns_of(j) * state,
+                      &h[tiles.edge(0, j, block)]);
+    for (int64_t i = 0; i < tiles.rows; ++i) {
       std::fill(g.begin(), g.end(), T(0));
       if (walk.rows_closed)
         for (int64_t block = 0; block < blocks; ++block)
-          std::memcpy(&g[block * side], row_starts<T>(p, walk, b, first_block + block, k) + i * side,
-                      rows_of_band(i) * state * sizeof(T));
-      for (int64_t j = 0; j < tile_columns; ++j) {
-        std::memcpy(&left[edge(i, j, 0)], g.data(), blocks * side * sizeof(T));
-        std::memcpy(&top[edge(i, j, 0)], &h[edge(0, j, 0)], blocks * side * sizeof(T));
-        if (i + 1 == tile_rows && j + 1 == tile_columns) break;
-        const int64_t columns = std::min(kSide, walk.columns - j * kSide);
-        tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
-        read_rows<IO>(p, b, k, tile);
+          std::copy_n(row_starts<T>(p, walk, b, first_block + block, k) + i * tiles.side, tiles.rows_of(i) * state,
+                      &g[block * tiles.side]);
+      for (int64_t j = 0; j < tiles.columns; ++j) {
+        std::memcpy(&left[tiles.edge(i, j, 0)], g.data(), blocks * tiles.side * sizeof(T));
+        std::memcpy(&top[tiles.edge(i, j, 0)], &h[tiles.edge(0, j, 0)], blocks * tiles.side * sizeof(T));
+        if (i + 1 == tiles.rows && j + 1 == tiles.columns) break;
+        tiles.go_to(i, j);
+        read_rows<IO>(p, b, k, tiles.tile);
         for (int64_t block = 0; block < blocks; ++block) {
           const Parameters<T>& parameters = sums[block].parameters;
-          prefetch_edges<true>(edge(i, j + 1, block), 0, padded);  // of the next tile, while this one is at work
-          prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tile, steps);
-          with_tame(steps.tame, [&](auto tame) {
-            scan_tile_2d<T, Correction::none, stretched, tame>(parameters, tile, steps, columns, padded, &g[block * side],
-                                                    &h[edge(0, j, block)], NoOutput());
+          prefetch_edges<true>(tiles.edge(i, j + 1, block), 0, padded);  // of the next tile, while this one is at work
+          prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tiles.tile, tiles.steps);
+          with_tame(tiles.steps.tame, [&](auto tame) {
+            scan_tile_2d<T, Correction::none, stretched, tame>(parameters, tiles.tile, tiles.steps, tiles.columns_of(j), padded,
+                                                               &g[block * tiles.side], &h[tiles.edge(0, j, block)], NoOutput());
           });
         }
       }
     }
-    Buffer<T> lambda(edge(1, 0, 0), T(0)), mu(blocks * side);
-    TileGradients<T, kSide * kSide> grad;
-    // The adjoints that leave a band from below and from the right, those that leave its rows only where they are wanted.
-    const auto sweep_band = [&](auto rows, int64_t i, T* lambda, T* line_steps) {
-      for (int64_t j = tile_columns - 1; j >= 0; --j) {
-        tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
-        read_rows<IO>(p, b, k, tile);
-        for (int64_t block = 0; block < blocks; ++block) {
-          const Source<IO, T> dy = source(p.dy, 0, block);
-          prepare<IO, T, false>(p, sums[block].parameters, source(p.x, 0, block), source(p.dt, k, block), tile, steps);
-          for (int64_t m = 0; m < tile.size; ++m) Lanes<T>::load(dy.line(tile.position[m], grad.dy[m])).store(grad.dy[m]);
-          with_tame(steps.tame, [&](auto tame) {
-            adjoint_tile_2d<T, stretched, rows, tame>(sums[block].parameters, tile, steps, columns_of(j), padded, grad.dy,
-                                                      lambda + edge(0, j, block), &mu[block * side]);
-          });
-          add_steps<rows>(tile, steps, columns_of(j), line_steps + (rows ? block : j * blocks + block) * kSide * kLanes);
-        }
+  }
+
+  // The lambda with which closed columns begin, at the bottom: a sweep of the grid from zero.
+  template <bool stretched>
+  void close_columns(int64_t k, Tiles& tiles, Buffer<T>& lambda) {
+    Buffer<T> line_steps(tiles.columns * blocks * kSide * kLanes, T(0));
+    for (int64_t i = tiles.rows - 1; i >= 0; --i)
+      sweep_band<stretched, false>(k, i, tiles, lambda.data(), nullptr, line_steps.data());
+    for (int64_t j = 0; j < tiles.columns; ++j)
+      for (int64_t block = 0; block < blocks; ++block) {
+        const Parameters<T>& parameters = sums[block].parameters;
+        close_lines(parameters, parameters.down, &line_steps[(j * blocks + block) * kSide * kLanes], tiles.columns_of(j),
+                    &lambda[tiles.edge(0, j, block)]);
       }
-    };
-    Buffer<T> line_steps;
-    if (walk.columns_closed) {
-      line_steps.assign(tile_columns * blocks * kSide * kLanes, T(0));
-      for (int64_t i = tile_rows - 1; i >= 0; --i) sweep_band(std::false_type(), i, lambda.data(), line_steps.data());
-      for (int64_t j = 0; j < tile_columns; ++j)
-        for (int64_t block = 0; block < blocks; ++block)
-          close_lines(sums[block].parameters, sums[block].parameters.down, &line_steps[(j * blocks + block) * kSide * kLanes],
-                      columns_of(j), padded, &lambda[edge(0, j, block)]);
-    }
-    for (int64_t i = tile_rows - 1; i >= 0; --i) {
-      std::fill(mu.begin(), mu.end(), T(0));
-      if (walk.rows_closed) {
-        line_steps.assign(blocks * kSide * kLanes, T(0));
-        Buffer<T> lambda_ahead(lambda);
-        sweep_band(std::true_type(), i, lambda_ahead.data(), line_steps.data());
-        for (int64_t block = 0; block < blocks; ++block)
-          close_lines(sums[block].parameters, T(1), &line_steps[block * kSide * kLanes], rows_of_band(i), padded,
-                      &mu[block * side]);
-      }
-      for (int64_t j = tile_columns - 1; j >= 0; --j) {
-        const int64_t columns = std::min(kSide, walk.columns - j * kSide);
-        tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position);
-        each_block(k, tile, steps, grad, [&](int64_t block, int64_t s0, auto tame) {
-          prefetch_edges<false>(block + 1 < blocks ? edge(i, j, block + 1) : edge(i, j - 1, 0), s0, s0 + kStates);
-          tile_backward_2d<T, correction, needs_R, stretched, tame>(
-              sums[block].parameters, tile, steps, columns, padded, row_size, s0, &left[edge(i, j, block)],
-              &top[edge(i, j, block)], &lambda[edge(0, j, block)], &mu[block * side], grad, rows_of(block));
+  }
+
+  // The mu with which the closed rows of a band begin, at the right: a sweep of the band from zero.
+  template <bool stretched>
+  void close_rows(int64_t k, int64_t i, Tiles& tiles, const Buffer<T>& lambda, Buffer<T>& mu) {
+    Buffer<T> lambda_ahead(lambda), line_steps(blocks * kSide * kLanes, T(0));
+    sweep_band<stretched, true>(k, i, tiles, lambda_ahead.data(), mu.data(), line_steps.data());
+    for (int64_t block = 0; block < blocks; ++block)
+      close_lines(sums[block].parameters, T(1), &line_steps[block * kSide * kLanes], tiles.rows_of(i), &mu[block * tiles.side]);
+  }
+
+  // The adjoints of a band, carried from below to above, and from the right to the left where rows are wanted.
+  template <bool stretched, bool rows_wanted>
+  void sweep_band(int64_t k, int64_t i, Tiles& tiles, T* lambda, T* mu, T* line_steps) {
+    auto& tile = tiles.tile;
+    auto& steps = tiles.steps;
+    auto& grad = tiles.grad;
+    for (int64_t j = tiles.columns - 1; j >= 0; --j) {
+      const int64_t columns = tiles.columns_of(j);
+      tiles.go_to(i, j);
+      read_rows<IO>(p, b, k, tile);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const Parameters<T>& parameters = sums[block].parameters;
+        const Source<IO, T> dy = source(p.dy, 0, block);
+        prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tile, steps);
+        for (int64_t m = 0; m < tile.size; ++m) Lanes<T>::load(dy.line(tile.position[m], grad.dy[m])).store(grad.dy[m]);
+        with_tame(steps.tame, [&](auto tame) {
+          adjoint_tile_2d<T, stretched, rows_wanted, tame>(parameters, tile, steps, columns, padded, grad.dy,
+                                                           lambda + tiles.edge(0, j, block),
+                                                           rows_wanted ? mu + block * tiles.side : nullptr);
         });
+        add_steps<rows_wanted>(tile, steps, columns, line_steps + (rows_wanted ? block : j * blocks + block) * kSide * kLanes);
       }
     }
   }
@@ -205,7 +230,7 @@ struct Backward {
   void each_block(int64_t k, Tile<T, kPositions>& tile, Steps<T, kPositions>& steps, TileGradients<T, kPositions>& grad,
                   const F& f) {
     read_rows<IO>(p, b, k, tile);
-    start_rows(k, tile);
+    rows.start(k, tile);
     for (int64_t i = 0; i < blocks; ++i) {
       start_tile(k, i, tile, steps, grad);
       with_tame(steps.tame, [&](auto tame) {
@@ -218,41 +243,7 @@ struct Backward {
       });
       finish_tile(k, i, tile, steps, grad);
     }
-    write_rows(k, tile);
-  }
-
-  // dB, dC and ddt_low of a tile are sums over all channels. Each group of channel blocks adds up its own; then the groups
-  // are added in pairs, pairs of pairs and so on, here those of this task and in sum_slots those of all.
-  template <int64_t kPositions>
-  void start_rows(int64_t k, const Tile<T, kPositions>& tile) {
-    for (int64_t group = 0; group < groups; ++group)
-      std::memset(rows.data() + group * group_size, 0, tile.size * row_size * sizeof(T));
-    if (p.partial == nullptr) return;
-    for (int64_t m = 0; m < tile.size; ++m) {
-      const char* row = reinterpret_cast<const char*>(partial_row(k, tile.position[m]));
-      for (int64_t byte = 0; byte < width * static_cast<int64_t>(sizeof(T)); byte += 64) __builtin_prefetch(row + byte, 1);
-    }
-  }
-
-  template <int64_t kPositions>
-  void write_rows(int64_t k, const Tile<T, kPositions>& tile) {
-    sum_pairwise(rows.data(), groups, group_size, tile.size * row_size);
-    for (int64_t m = 0; m < tile.size; ++m) {
-      const T* row = rows.data() + m * row_size;
-      if (p.partial == nullptr) {
-        write_row<IO>(p, (b * p.height * p.width + tile.position[m]) * p.directions + k, row);
-      } else if (first_of_slot) {
-        std::memcpy(partial_row(k, tile.position[m]), row, width * sizeof(T));
-      } else {
-        T* to = partial_row(k, tile.position[m]);
-        for (int64_t i = 0; i < width; ++i) to[i] += row[i];
-      }
-    }
-  }
-
-  T* partial_row(int64_t k, int64_t position) const {
-    const int64_t row = ((b * p.slots + slot) * p.height * p.width + position) * p.directions + k;
-    return static_cast<T*>(p.partial) + row * width;
+    rows.write(k, tile);
   }
 
   template <int64_t kPositions>
@@ -302,7 +293,7 @@ struct Backward {
     }
     add_to(sum.dD, dD_tile);
     add_to(sum.dbias, dbias_tile);
-    if (p.rank > 0) low_rank_gradients(sum, tile, grad.ddelta, rows_of(i) + 2 * padded, row_size);
+    if (p.rank > 0) low_rank_gradients(sum, tile, grad.ddelta, rows.of_block(first_block + i) + 2 * padded, rows.row_size);
   }
 };
 

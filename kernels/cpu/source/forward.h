@@ -2,112 +2,9 @@
 #pragma once
 
 #include "ring.h"
+#include "scan_tile.h"
 
 namespace geomano {
-
-enum class Correction { none, equation, state };
-
-// y + C h - R Bbar x, or y + C (h - R Bbar x).
-template <typename T, Correction correction>
-inline Lanes<T> read_out(const Lanes<T>& y, const Lanes<T>& c, const Lanes<T>& h, const Lanes<T>& bu, const T* minus_R) {
-  if constexpr (correction == Correction::none) return fma(c, h, y);
-  const Lanes<T> minus_r = Lanes<T>::load(minus_R);
-  if constexpr (correction == Correction::equation) return fma(minus_r, bu, fma(c, h, y));
-  return fma(c, fma(minus_r, bu, h), y);
-}
-
-constexpr int64_t kTile1d = 32;
-constexpr int64_t kSide = 8;  // of a tile in 2D
-
-// Where a tile's y goes: the first direction writes it, the others add to it.
-template <typename IO, typename T>
-struct Output {
-  static constexpr bool kWanted = true, kColumns = true;
-  const Column<IO, T>& y;
-  bool first;
-
-  inline Lanes<T> start(const Parameters<T>& parameters, const T* x, int64_t position) const {
-    const Lanes<T> skip = Lanes<T>::load(parameters.D) * Lanes<T>::load(x);
-    return first ? skip : skip + Lanes<T>::load(y.at(position));
-  }
-  inline void store(const Lanes<T>& value, int64_t position) const { value.store(y.at(position)); }
-};
-
-// A sweep for the states alone: y is not computed.
-struct NoOutput {
-  static constexpr bool kWanted = false, kColumns = true;
-};
-
-// A sweep for the states along the rows alone: neither y nor h is computed.
-struct NoColumns {
-  static constexpr bool kWanted = false, kColumns = false;
-};
-
-// h[t] = a[t] h[t-1] + B u over a tile of the sequence. h: [N][16], carried on; N padded. y is summed over the groups of
-// dstates in steps.y.
-template <typename T, Correction correction, bool tame, typename Out>
-void scan_tile_1d(const Parameters<T>& parameters, const Tile<T, kTile1d>& tile, Steps<T, kTile1d>& steps, int64_t N, T* h,
-                  const Out& out) {
-  for (int64_t s0 = 0; s0 < N; s0 += kStates) {
-    const T *A = &parameters.A_log2e[s0 * kLanes], *minus_R = &parameters.minus_R[s0 * kLanes];
-    Lanes<T> h_s[kStates];
-    each_state([&](int64_t q) __attribute__((always_inline)) { h_s[q] = Lanes<T>::load(h + (s0 + q) * kLanes); });
-    for (int64_t m = 0; m < tile.size; ++m) {
-      const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
-      const T *B = tile.B[m] + s0, *C = tile.C[m] + s0;
-      Lanes<T> y;
-      if constexpr (Out::kWanted)
-        y = s0 == 0 ? out.start(parameters, steps.x[m], tile.position[m]) : Lanes<T>::load(steps.y[m]);
-      each_state([&](int64_t q) __attribute__((always_inline)) {
-        const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + q * kLanes));
-        const Lanes<T> bu = Lanes<T>::all(B[q]) * u;
-        h_s[q] = fma(a, h_s[q], bu);
-        if constexpr (Out::kWanted)
-          y = read_out<T, correction>(y, Lanes<T>::all(C[q]), h_s[q], bu, minus_R + q * kLanes);
-      });
-      if constexpr (Out::kWanted) s0 + kStates < N ? y.store(steps.y[m]) : out.store(y, tile.position[m]);
-    }
-    each_state([&](int64_t q) __attribute__((always_inline)) { h_s[q].store(h + (s0 + q) * kLanes); });
-  }
-}
-
-// Algorithm 2 on a tile of rows x columns points: g along the row, h along the column, the same a in both unless stretched.
-// g: [rows][N][16] enters at the left edge, h: [columns][N][16] at the top edge; both are carried on.
-template <typename T, Correction correction, bool stretched, bool tame, typename Out>
-void scan_tile_2d(const Parameters<T>& parameters, const Tile<T, kSide * kSide>& tile, Steps<T, kSide * kSide>& steps,
-                  int64_t columns, int64_t N, T* g, T* h, const Out& out) {
-  for (int64_t s0 = 0; s0 < N; s0 += kStates) {
-    const T *A = &parameters.A_log2e[s0 * kLanes], *minus_R = &parameters.minus_R[s0 * kLanes];
-    const T* A_down = parameters.A_down_log2e.data() + s0 * kLanes;
-    T* g_row = g + s0 * kLanes;
-    for (int64_t m = 0; m < tile.size; g_row += N * kLanes) {
-      T* h_column = h + s0 * kLanes;
-      Lanes<T> g_s[kStates];
-      each_state([&](int64_t q) __attribute__((always_inline)) { g_s[q] = Lanes<T>::load(g_row + q * kLanes); });
-      for (int64_t j = 0; j < columns; ++j, ++m, h_column += N * kLanes) {
-        const Lanes<T> delta = Lanes<T>::load(steps.delta[m]), u = Lanes<T>::load(steps.u[m]);
-        const T *B = tile.B[m] + s0, *C = tile.C[m] + s0;
-        Lanes<T> y;
-        if constexpr (Out::kWanted)
-          y = s0 == 0 ? out.start(parameters, steps.x[m], tile.position[m]) : Lanes<T>::load(steps.y[m]);
-        each_state([&](int64_t q) __attribute__((always_inline)) {
-          const Lanes<T> a = exp2_product<tame>(delta, Lanes<T>::load(A + q * kLanes));
-          const Lanes<T> bu = Lanes<T>::all(B[q]) * u;
-          g_s[q] = fma(a, g_s[q], bu);
-          if constexpr (Out::kColumns) {
-            const Lanes<T> a_down = stretched ? exp2_product<tame>(delta, Lanes<T>::load(A_down + q * kLanes)) : a;
-            const Lanes<T> h_s = fma(a_down, Lanes<T>::load(h_column + q * kLanes), g_s[q]);
-            h_s.store(h_column + q * kLanes);
-            if constexpr (Out::kWanted)
-              y = read_out<T, correction>(y, Lanes<T>::all(C[q]), h_s, bu, minus_R + q * kLanes);
-          }
-        });
-        if constexpr (Out::kWanted) s0 + kStates < N ? y.store(steps.y[m]) : out.store(y, tile.position[m]);
-      }
-      each_state([&](int64_t q) __attribute__((always_inline)) { g_s[q].store(g_row + q * kLanes); });
-    }
-  }
-}
 
 // Whether any R of a direction differs from 0. By direction, so that it does not depend on how channels are bundled.
 template <typename T>
@@ -197,21 +94,24 @@ struct Forward {
     sweep_2d<correction, stretched, Output<IO, T>>(walk, k, !walk.columns_closed);
   }
 
-  // From the top left to the bottom right. The first sweep finds where closed rows begin, the one without y where closed
-  // columns do.
+  // From the top left to the bottom right. The first sweep finds the states with which closed rows begin, the one without y
+  // those with which closed columns do.
   template <Correction correction, bool stretched, typename Out>
   void sweep_2d(const Walk& walk, int64_t k, bool first) {
-    const int64_t N = p.padded_dstate(), state = N * kLanes;
-    Buffer<T> h(blocks * walk.columns * state, T(0)), g(blocks * kSide * state);
-    Buffer<T> column_steps(Out::kWanted ? 0 : blocks * walk.columns * kLanes, T(0));
+    const int64_t N = p.padded_dstate(), state = N * kLanes, columns_of_blocks = blocks * walk.columns;
+    Buffer<T> h(columns_of_blocks * state, T(0)), column_steps(Out::kWanted ? 0 : columns_of_blocks * kLanes, T(0));
     if (Out::kWanted && walk.columns_closed)
       for (int64_t i = 0; i < blocks; ++i)
-        std::memcpy(&h[i * walk.columns * state], column_starts<T>(p, walk, b, first_block + i, k),
-                    walk.columns * state * sizeof(T));
+        std::copy_n(column_starts<T>(p, walk, b, first_block + i, k), walk.columns * state, &h[i * walk.columns * state]);
+    Buffer<T> g(blocks * kSide * state);
     Tile<T, kSide * kSide> tile;
     Steps<T, kSide * kSide> steps;
+    Band band(walk.rows_closed && first ? (walk.columns + kSide - 1) / kSide : 0);
     for (int64_t top = 0; top < walk.rows; top += kSide) {
-      if (walk.rows_closed && first) close_rows(walk, k, top, tile, steps);
+      if (walk.rows_closed && first) {
+        closed_band<correction, stretched, Out>(walk, k, top, band, h, column_steps);
+        continue;
+      }
       start_rows(walk, k, top, g);
       for (int64_t left = 0; left < walk.columns; left += kSide) {
         const int64_t columns = std::min(kSide, walk.columns - left);
@@ -220,54 +120,92 @@ struct Forward {
         for (int64_t i = 0; i < blocks; ++i) {
           T *g_block = &g[i * kSide * state], *h_block = &h[(i * walk.columns + left) * state];
           start_tile<Out>(k, i, tile, steps);
-          const auto out = [&] {
-            if constexpr (Out::kWanted) return Out{y[i], k == 0};
-            else return Out();
-          }();
+          const Out out = output<Out>(k, i);
           with_tame(steps.tame, [&](auto tame) {
             scan_tile_2d<T, correction, stretched, tame>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
           });
-          if constexpr (!Out::kWanted) add_steps<false>(tile, steps, columns, &column_steps[(i * walk.columns + left) * kLanes]);
+          if constexpr (!Out::kWanted)
+            add_steps<false>(tile, steps, columns, &column_steps[(i * walk.columns + left) * kLanes]);
         }
       }
     }
     if constexpr (!Out::kWanted)
       for (int64_t i = 0; i < blocks; ++i) {
         T* starts = column_starts<T>(p, walk, b, first_block + i, k);
-        std::memcpy(starts, &h[i * walk.columns * state], walk.columns * state * sizeof(T));
-        close_lines(parameters[i], parameters[i].down, &column_steps[i * walk.columns * kLanes], walk.columns, N, starts);
+        std::copy_n(&h[i * walk.columns * state], walk.columns * state, starts);
+        close_lines(parameters[i], parameters[i].down, &column_steps[i * walk.columns * kLanes], walk.columns, starts);
       }
   }
 
-  // The states [blocks][kSide][N][16] with which the rows of a band begin.
+  // The g [blocks][kSide][N][16] with which the rows of a band begin: zero, or of closed rows what the first sweep found.
   void start_rows(const Walk& walk, int64_t k, int64_t top, Buffer<T>& g) const {
     std::fill(g.begin(), g.end(), T(0));
     if (!walk.rows_closed) return;
     const int64_t state = p.padded_dstate() * kLanes, size = std::min(kSide, walk.rows - top) * state;
     for (int64_t i = 0; i < blocks; ++i)
-      std::memcpy(&g[i * kSide * state], row_starts<T>(p, walk, b, first_block + i, k) + top * state, size * sizeof(T));
+      std::copy_n(row_starts<T>(p, walk, b, first_block + i, k) + top * state, size, &g[i * kSide * state]);
   }
 
-  // Finds them, by a sweep of the band from zero.
-  void close_rows(const Walk& walk, int64_t k, int64_t top, Tile<T, kSide * kSide>& tile, Steps<T, kSide * kSide>& steps) {
+  struct Band {
+    std::vector<Tile<T, kSide * kSide>> tiles;
+    std::vector<Steps<T, kSide * kSide>> steps;
+
+    explicit Band(int64_t count) : tiles(count), steps(count) {}
+  };
+
+  // A band whose rows are rings. Row by row, kStates dstates at a time: a sweep from zero, which keeps the a in the first-level
+  // cache, and then the scan from the states with which the row begins.
+  template <Correction correction, bool stretched, typename Out>
+  void closed_band(const Walk& walk, int64_t k, int64_t top, Band& band, Buffer<T>& h, Buffer<T>& column_steps) {
     const int64_t N = p.padded_dstate(), state = N * kLanes, rows = std::min(kSide, walk.rows - top);
-    Buffer<T> row_steps(blocks * kSide * kLanes, T(0));
-    const auto starts = [&](int64_t i) { return row_starts<T>(p, walk, b, first_block + i, k) + top * state; };
-    for (int64_t i = 0; i < blocks; ++i) std::fill(starts(i), starts(i) + rows * state, T(0));
-    for (int64_t left = 0; left < walk.columns; left += kSide) {
-      const int64_t columns = std::min(kSide, walk.columns - left);
-      tile.size = walk.square(top, left, kSide, tile.position);
-      read_rows<IO>(p, b, k, tile);
-      for (int64_t i = 0; i < blocks; ++i) {
-        start_tile<NoColumns>(k, i, tile, steps);
-        with_tame(steps.tame, [&](auto tame) {
-          scan_tile_2d<T, Correction::none, false, tame>(parameters[i], tile, steps, columns, N, starts(i), nullptr, NoColumns());
-        });
-        add_steps<true>(tile, steps, columns, &row_steps[i * kSide * kLanes]);
+    const int64_t count = band.tiles.size(), row_states = kSide * kStates * kLanes;
+    const auto columns = [&](int64_t t) { return std::min(kSide, walk.columns - t * kSide); };
+    for (int64_t t = 0; t < count; ++t) {
+      band.tiles[t].size = walk.square(top, t * kSide, kSide, band.tiles[t].position);
+      read_rows<IO>(p, b, k, band.tiles[t]);
+    }
+    const auto each_tile = [&](const auto& f) {
+      for (int64_t t = 0; t < count; ++t) with_tame(band.steps[t].tame, [&](auto tame) { f(t, tame); });
+    };
+    Buffer<T> a(count * row_states), g(kStates * kLanes), row_steps(kSide * kLanes);
+    for (int64_t i = 0; i < blocks; ++i) {
+      std::fill(row_steps.begin(), row_steps.end(), T(0));
+      for (int64_t t = 0; t < count; ++t) {
+        start_tile<Out>(k, i, band.tiles[t], band.steps[t]);
+        add_steps<true>(band.tiles[t], band.steps[t], columns(t), row_steps.data());
+        if constexpr (!Out::kWanted)
+          add_steps<false>(band.tiles[t], band.steps[t], columns(t), &column_steps[(i * walk.columns + t * kSide) * kLanes]);
+      }
+      T* starts = row_starts<T>(p, walk, b, first_block + i, k) + top * state;
+      std::fill_n(starts, rows * state, T(0));
+      const Out out = output<Out>(k, i);
+      for (int64_t s0 = 0; s0 < N; s0 += kStates) {
+        const StateParameters<T> states(parameters[i], s0);
+        for (int64_t row = 0; row < rows; ++row) {
+          T *start = starts + row * state, *start_s = start + s0 * kLanes;
+          each_tile([&](int64_t t, auto tame) {
+            scan_row_2d<T, Correction::none, false, tame, Decay::kept>(parameters[i], states, band.tiles[t], band.steps[t],
+                                                                       row * columns(t), columns(t), N, s0, start_s, nullptr,
+                                                                       &a[t * row_states], NoColumns());
+          });
+          close_lines(parameters[i], T(1), &row_steps[row * kLanes], 1, start, s0, s0 + kStates);
+          std::copy_n(start_s, kStates * kLanes, g.data());
+          each_tile([&](int64_t t, auto tame) {
+            scan_row_2d<T, correction, stretched, tame, Decay::taken>(
+                parameters[i], states, band.tiles[t], band.steps[t], row * columns(t), columns(t), N, s0, g.data(),
+                &h[(i * walk.columns + t * kSide) * state], &a[t * row_states], out);
+          });
+        }
       }
     }
-    for (int64_t i = 0; i < blocks; ++i)
-      close_lines(parameters[i], T(1), &row_steps[i * kSide * kLanes], rows, N, starts(i));
+  }
+
+  template <typename Out>
+  Out output(int64_t k, int64_t i) const {
+    if constexpr (Out::kWanted)
+      return {y[i], k == 0};
+    else
+      return {};
   }
 
   template <typename Out, int64_t kPositions>

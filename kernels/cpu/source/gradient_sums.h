@@ -121,6 +121,61 @@ inline void write_row(const Problem& p, int64_t point, const T* row) {
   write(row + 2 * p.padded_dstate(), p.rank, p.ddt);
 }
 
+// dB, dC and ddt_low of a tile, which are sums over all channels. Each group of channel blocks adds up its own; then the
+// groups are added in pairs, pairs of pairs and so on, here those of a task and in sum_slots those of all.
+template <typename IO, typename T>
+class ChannelSums {
+  const Problem& p;
+  int64_t b_, slot_, first_group_, groups_;
+  bool first_of_slot_;
+  const int64_t width_ = 2 * p.padded_dstate() + p.rank;
+  Buffer<T> rows_;  // [groups][positions][dB, dC: N padded each, ddt_low: r padded], each summed over its group
+
+  T* partial_row(int64_t k, int64_t position) const {
+    const int64_t row = ((b_ * p.slots + slot_) * p.height * p.width + position) * p.directions + k;
+    return static_cast<T*>(p.partial) + row * width_;
+  }
+
+ public:
+  const int64_t row_size = 2 * p.padded_dstate() + factor_stride<T>(p);
+  const int64_t group_size = std::max(kTile1d, kSide * kSide) * row_size;
+
+  ChannelSums(const Problem& p, int64_t b, int64_t slot, int64_t first_block, int64_t blocks, bool first_of_slot)
+      : p(p), b_(b), slot_(slot), first_group_(group_of(p, first_block)),
+        groups_(group_of(p, first_block + blocks - 1) + 1 - first_group_), first_of_slot_(first_of_slot) {
+    rows_.resize(groups_ * group_size);
+  }
+
+  T* of_block(int64_t block) { return rows_.data() + (group_of(p, block) - first_group_) * group_size; }
+
+  template <int64_t kPositions>
+  void start(int64_t k, const Tile<T, kPositions>& tile) {
+    for (int64_t group = 0; group < groups_; ++group)
+      std::memset(rows_.data() + group * group_size, 0, tile.size * row_size * sizeof(T));
+    if (p.partial == nullptr) return;
+    for (int64_t m = 0; m < tile.size; ++m) {
+      const char* row = reinterpret_cast<const char*>(partial_row(k, tile.position[m]));
+      for (int64_t byte = 0; byte < width_ * static_cast<int64_t>(sizeof(T)); byte += 64) __builtin_prefetch(row + byte, 1);
+    }
+  }
+
+  template <int64_t kPositions>
+  void write(int64_t k, const Tile<T, kPositions>& tile) {
+    sum_pairwise(rows_.data(), groups_, group_size, tile.size * row_size);
+    for (int64_t m = 0; m < tile.size; ++m) {
+      const T* row = rows_.data() + m * row_size;
+      if (p.partial == nullptr) {
+        write_row<IO>(p, (b_ * p.height * p.width + tile.position[m]) * p.directions + k, row);
+      } else if (first_of_slot_) {
+        std::memcpy(partial_row(k, tile.position[m]), row, width_ * sizeof(T));
+      } else {
+        T* to = partial_row(k, tile.position[m]);
+        for (int64_t i = 0; i < width_; ++i) to[i] += row[i];
+      }
+    }
+  }
+};
+
 // The partial sums of the slots, added in a fixed order.
 template <typename IO, typename T>
 void sum_slots(const Problem& p) {

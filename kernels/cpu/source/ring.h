@@ -22,15 +22,24 @@ inline void add_steps(const Tile<T, kPositions>& tile, const Steps<T, kPositions
   }
 }
 
-// From the states at the ends of lines to those at their beginnings: [lines][N][16], N padded. steps: [lines][16], summed
-// along them; the exponents are `factor` delta A.
+// From the states at the ends of lines to those at their beginnings: [lines][N][16], N padded, of a range of dstates.
+// steps: [lines][16], summed along them; the exponents are `factor` delta A.
 template <typename T>
-void close_lines(const Parameters<T>& parameters, T factor, const T* steps, int64_t lines, int64_t N, T* states) {
+void close_lines(const Parameters<T>& parameters, T factor, const T* steps, int64_t lines, T* states, int64_t first_state,
+                 int64_t last_state) {
+  const int64_t N = parameters.A.size() / kLanes;
   for (int64_t line = 0; line < lines; ++line) {
     const Lanes<T> step = Lanes<T>::all(factor) * Lanes<T>::load(steps + line * kLanes);
-    for (int64_t s = 0; s < N; ++s, states += kLanes)
-      (Lanes<T>::load(states) / one_minus_exp(step * Lanes<T>::load(&parameters.A[s * kLanes]))).store(states);
+    for (int64_t s = first_state; s < last_state; ++s) {
+      T* at = states + (line * N + s) * kLanes;
+      (Lanes<T>::load(at) / one_minus_exp(step * Lanes<T>::load(&parameters.A[s * kLanes]))).store(at);
+    }
   }
+}
+
+template <typename T>
+void close_lines(const Parameters<T>& parameters, T factor, const T* steps, int64_t lines, T* states) {
+  close_lines(parameters, factor, steps, lines, states, 0, parameters.A.size() / kLanes);
 }
 
 // The states with which closed rows begin, kept for the backward, and behind them those of closed columns: [lines][N][16], N
