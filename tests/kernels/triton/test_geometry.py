@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 if not INTERPRETED:
 
     @pytest.mark.interpreter
-    @pytest.mark.slow(60)
+    @pytest.mark.slow(120)
     def test_in_the_interpreter() -> None:
         """Runs every check of this file."""
         check_in_the_interpreter(__file__)
@@ -94,7 +94,7 @@ else:
         check({"height": 5, "width": 6, "channels": 3, "dstate": 2, "rank": rank}, stretch, periodic, orders)
 
     def test_all_eight_orders(in_blocks: Any) -> None:
-        check({"height": 3, "width": 9, "channels": 2, "dstate": 1, "K": 8}, 2.3, BOTH, ALL_EIGHT)
+        check({"height": 3, "width": 5, "channels": 2, "dstate": 1, "K": 8}, 2.3, BOTH, ALL_EIGHT)
 
     @pytest.mark.parametrize(("height", "width"), [(18, 7), (7, 18)])
     @pytest.mark.parametrize("periodic", [BOTH, ALONG_H])
@@ -136,9 +136,10 @@ else:
         assert y[..., 0].isnan().all()
         assert y[..., 1].isfinite().all()
 
-    def test_no_kernel_has_a_race() -> None:
-        """With two walks over several bands, in orders of both orientations."""
-        inputs = random_inputs(height=9, width=3, channels=34, dstate=2, K=2, rank=2, dtype=torch.float32)
+    def test_no_kernel_has_a_race(in_blocks: Any) -> None:
+        """With two walks, over two bands where the order is row-major."""
+        in_blocks(strips=2)
+        inputs = random_inputs(height=17, width=3, channels=34, dstate=2, K=2, rank=2, dtype=torch.float32)
         options: dict[str, Any] = {"orders": (ALL_EIGHT[0], ALL_EIGHT[7]), "kind": "2d", "spacing": (0.5, 1.0)}
         with races.checked(compiled_layouts()) as launched:
             scan_and_gradients(inputs, **options, periodic=BOTH, backend="triton")
