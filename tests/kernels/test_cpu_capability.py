@@ -72,6 +72,16 @@ def test_time_steps_of_any_size(vectors: str, kind: str) -> None:
     assert_like_reference(inputs, 1e-5, orders=PAPER, kind=kind, backend="cpu")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-11), (torch.bfloat16, 8e-3)], ids=str
+)
+@pytest.mark.parametrize("stretch", [1.0, 2.3])
+def test_scan_on_rings(vectors: str, dtype: torch.dtype, tolerance: float, stretch: float) -> None:
+    inputs = random_inputs(2, 9, 11, channels=20, dstate=6, rank=3, dtype=dtype)
+    geometry: dict[str, Any] = {"spacing": (stretch, 1.0), "periodic": (True, True)}
+    assert_like_reference(inputs, tolerance, orders=PAPER, kind="2d", **geometry, backend="cpu")
+
+
 @both_kinds
 @pytest.mark.parametrize("name", ["x", "dt", "A", "B", "C", "D", "R", "dt_bias"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
