@@ -58,7 +58,7 @@ def test_another_grid_gives_about_the_same_at_the_same_points(variant: str, time
 
 
 def test_axes_with_spacings_of_their_own() -> None:
-    one = model(orders="corners", positional_encoding=True, scan_backend="reference")
+    one = model(orders="corners", positional_encoding=True)
     with torch.no_grad():
         trained = one(smooth(33, 33))
         one.place(Sampling((0.5, 1.0), points=(33, 33)))

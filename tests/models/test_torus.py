@@ -15,7 +15,7 @@ CHANNEL = Sampling(periodic=(False, True))  # walls along H, periodic along W
 
 def model(**options: Any) -> GeoMaNO:
     torch.manual_seed(0)
-    keys = {"depth": 2, "embedding": 16, "dstate": 4, "kind": "2d", "periodic": "auto", "scan_backend": "reference"}
+    keys = {"depth": 2, "embedding": 16, "dstate": 4, "kind": "2d", "periodic": "auto"}
     return GeoMaNO(in_channels=2, out_channels=1, **{**keys, **options})
 
 
