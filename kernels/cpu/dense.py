@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from geomano_hpc.kernels.cpu.extension import load_library
+from geomano_hpc.kernels.cpu.scan import LANES
 
 
 def conv_silu(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -22,7 +23,7 @@ def conv_silu_backward(
 def depthwise_conv(
     z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation: str, wrap: Sequence[bool]
 ) -> torch.Tensor:
-    x = _empty(z)
+    x = _with_room(z)
     _call("depthwise_conv_forward", *_convolution(z, weight, activation, wrap), z, weight, bias, x)
     return x
 
@@ -35,10 +36,15 @@ def depthwise_conv_backward(
     activation: str,
     wrap: Sequence[bool],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    dz, dweight, dbias = (_empty(one) for one in (z, weight, bias))
+    du, dz, dweight, dbias = _with_room(z), _with_room(z), _empty(weight), _empty(bias)
     sizes = _convolution(z, weight, activation, wrap)
-    _call("depthwise_conv_backward", *sizes, z, weight, bias, dx, dz, dweight, dbias)
+    _call("depthwise_conv_backward", *sizes, z, weight, bias, dx, du, dz, dweight, dbias)
     return dz, dweight, dbias
+
+
+def multiply_adds(count: int) -> None:
+    """So many of single channels, in the registers: at the machine's peak."""
+    _call("multiply_adds", -(-count // (LANES * torch.get_num_threads())))
 
 
 def _convolution(z: torch.Tensor, weight: torch.Tensor, activation: str, wrap: Sequence[bool]) -> tuple[int, ...]:

@@ -45,8 +45,9 @@ def value_and_gradients(
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an operator leaves unwritten is NaN."""
-    empty = dense._empty
-    monkeypatch.setattr(dense, "_empty", lambda like: empty(like).fill_(float("nan")))
+    for name in ("_with_room", "_empty"):
+        allocate = getattr(dense, name)
+        monkeypatch.setattr(dense, name, lambda like, allocate=allocate: allocate(like).fill_(float("nan")))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -32,29 +32,6 @@ struct ConvolutionProblem {
   int64_t threads;
 };
 
-// f(0), ..., f(count - 1) side by side. An array that is given its values like this stays in registers; one that is
-// constructed first and filled later may not.
-template <typename T, int64_t count>
-struct Row {
-  T values[count];
-  __attribute__((always_inline)) T& operator[](int64_t n) { return values[n]; }
-};
-
-template <int64_t count, typename F>
-__attribute__((always_inline)) inline auto row_of(const F& f) {
-  return [&]<int64_t... n>(std::integer_sequence<int64_t, n...>) __attribute__((always_inline)) {
-    return Row<decltype(f(0)), count>{{f(n)...}};
-  }
-  (std::make_integer_sequence<int64_t, count>());
-}
-
-// f with the number, of 1 to `most`, as a constant.
-template <int64_t most, typename F>
-inline void with_constant(int64_t number, const F& f) {
-  if (number == most) return f(std::integral_constant<int64_t, most>());
-  if constexpr (most > 1) with_constant<most - 1>(number, f);
-}
-
 // The point of a ring of `size`; for a few rounds.
 inline int64_t on_ring(int64_t point, int64_t size) {
   while (point < 0) point += size;
@@ -66,8 +43,7 @@ template <int64_t Q>
 struct Convolution : ConvolutionProblem {
   using Vec = Floats::Vec;
   static constexpr int64_t kReach = Q / 2;
-  static constexpr int64_t kSegment = 128;
-  static constexpr int64_t kSegmentsOfTask = 16, kGroup = 64;
+  static constexpr int64_t kSegment = 128, kRowsOfTask = 16, kGroup = 64;
 #if defined(CPU_CAPABILITY_AVX512)
   static constexpr int64_t kRegisters = 32, kPoints = 12;
 #else
@@ -97,10 +73,12 @@ struct Convolution : ConvolutionProblem {
   int64_t segments_of_row() const { return (width + kSegment - 1) / kSegment; }
   int64_t segments() const { return batch * height * segments_of_row(); }
   int64_t segments_of_part() const { return std::max<int64_t>(1, 64 * down * Q / 9 / std::min(width, kSegment)); }
-  int64_t segments_of_task() const {
-    return segments_of_part() * std::max<int64_t>(1, kSegmentsOfTask / segments_of_part());
-  }
   int64_t parts() const { return (segments() + segments_of_part() - 1) / segments_of_part(); }
+  int64_t groups() const { return (channels + kGroup - 1) / kGroup; }
+  int64_t segments_of_task() const {
+    const int64_t wanted = (down == 1 ? 1 : kRowsOfTask * segments_of_row()) / segments_of_part();
+    return segments_of_part() * std::max<int64_t>(1, std::min(wanted, parts() * groups() / (4 * threads)));
+  }
 
   Segment segment(int64_t number) const {
     const int64_t row = number / segments_of_row(), first = number % segments_of_row() * kSegment;
@@ -177,28 +155,29 @@ struct Convolution : ConvolutionProblem {
     }
   }
 
-  // visit(segment, its number, its window of `from`, e) for sixteen channels at a time.
+  // visit(segment, its number, its window of `from`, e) for sixteen channels at a time, down the rows of a task.
   template <typename Visit>
   void walk(const float* from, const Visit& visit) const {
     const int64_t size = segments_of_task(), tasks = (segments() + size - 1) / size;
-    const int64_t groups = (channels + kGroup - 1) / kGroup;
 #pragma omp parallel num_threads(threads)
     {
       std::vector<Window> windows(std::min(kGroup, channels) / kLanes);
       for (Window& window : windows) window.values.resize(down * (kSegment + Q - 1) * kLanes);
 #pragma omp for
-      for (int64_t task = 0; task < tasks * groups; ++task) {
-        const int64_t begin = task % groups * kGroup, end = std::min(channels, begin + kGroup);
-        const int64_t first = task / groups * size;
-        Segment before{};
-        for (int64_t number = first; number < std::min(segments(), first + size); ++number) {
-          const Segment s = segment(number);
-          for (int64_t e = begin; e < end; e += kLanes) {
-            Window& window = windows[(e - begin) / kLanes];
-            move(window, number == first ? nullptr : &before, s, from, e);
-            visit(s, number, window, e);
+      for (int64_t task = 0; task < tasks * groups(); ++task) {
+        const int64_t begin = task % groups() * kGroup, end = std::min(channels, begin + kGroup);
+        const int64_t first = task / groups() * size, last = std::min(segments(), first + size);
+        for (int64_t top = first; top < std::min(last, first + segments_of_row()); ++top) {
+          Segment before{};
+          for (int64_t number = top; number < last; number += segments_of_row()) {
+            const Segment s = segment(number);
+            for (int64_t e = begin; e < end; e += kLanes) {
+              Window& window = windows[(e - begin) / kLanes];
+              move(window, number == top ? nullptr : &before, s, from, e);
+              visit(s, number, window, e);
+            }
+            before = s;
           }
-          before = s;
         }
       }
     }
@@ -217,16 +196,16 @@ struct Convolution : ConvolutionProblem {
     });
   }
 
-  // dz, and the gradients of weight [E][down][Q] and bias, from dx.
-  void backward(const float* dx, float* dz, float* dweight, float* dbias) const {
-    is_gelu ? backward(dx, dz, dweight, dbias, [](const Floats& u) { return gelu(u); })
-            : backward(dx, dz, dweight, dbias, [](const Floats& u) { return silu(u); });
+  // dz, and the gradients of weight [E][down][Q] and bias, from dx. du is room for the gradient of the convolution.
+  void backward(const float* dx, float* du, float* dz, float* dweight, float* dbias) const {
+    is_gelu ? backward(dx, du, dz, dweight, dbias, [](const Floats& u) { return gelu(u); })
+            : backward(dx, du, dz, dweight, dbias, [](const Floats& u) { return silu(u); });
   }
 
   template <typename Activation>
-  void backward(const float* dx, float* dz, float* dweight, float* dbias, const Activation& activation) const {
+  void backward(const float* dx, float* du, float* dz, float* dweight, float* dbias, const Activation& activation) const {
     const int64_t tap_count = down * Q, size = (tap_count + 1) * channels;  // of the taps and the bias
-    Buffer<float> du(batch * height * width * channels), sums(parts() * size, 0.0f), total(size);
+    Buffer<float> sums(parts() * size, 0.0f), total(size);
     walk(z, [&](const Segment& s, int64_t number, const Window& window, int64_t e) {
       alignas(64) float row[kSegment * kLanes];
       const int64_t where = at(s.b, s.i, s.first, e);
@@ -234,11 +213,11 @@ struct Convolution : ConvolutionProblem {
       convolve(&taps[e * tap_count], bias + e, window, s.end - s.first, [&](int64_t j, const Floats& u) {
         const Floats value = Floats::load(dx + where + j * channels) * activation(u).slope;
         value.store(row + j * kLanes);
-        value.store(&du[where + j * channels]);
+        value.store(du + where + j * channels);
       });
       add_weight_gradients(window, row, s.end - s.first, &sums[number / segments_of_part() * size + e]);
     });
-    walk(du.data(), [&](const Segment& s, int64_t, const Window& window, int64_t e) {
+    walk(du, [&](const Segment& s, int64_t, const Window& window, int64_t e) {
       float* to = dz + at(s.b, s.i, s.first, e);
       convolve(&mirrored[e * tap_count], nullptr, window, s.end - s.first,
                [&](int64_t j, const Floats& sum) { sum.store(to + j * channels); });

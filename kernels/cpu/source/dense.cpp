@@ -16,10 +16,10 @@ extern "C" void depthwise_conv_forward(int64_t batch, int64_t height, int64_t wi
 extern "C" void depthwise_conv_backward(int64_t batch, int64_t height, int64_t width, int64_t channels, int64_t down,
                                         int64_t along, int64_t is_gelu, int64_t wraps_down, int64_t wraps_along,
                                         const float* z, const float* weight, const float* bias, const float* dx,
-                                        float* dz, float* dweight, float* dbias, int64_t threads) {
+                                        float* du, float* dz, float* dweight, float* dbias, int64_t threads) {
   const ConvolutionProblem problem{batch,          height,          width, channels, down, along,  is_gelu != 0,
                                    wraps_down != 0, wraps_along != 0, z,     weight,   bias, threads};
-  geomano::convolution_of(problem, [&](const auto& convolution) { convolution.backward(dx, dz, dweight, dbias); });
+  geomano::convolution_of(problem, [&](const auto& convolution) { convolution.backward(dx, du, dz, dweight, dbias); });
 }
 
 extern "C" void norm_gate_forward(int64_t rows, int64_t channels, const float* y, const float* z, const float* weight,

@@ -12,3 +12,8 @@ extern "C" void geo_scan_floor(int64_t two_d, int64_t backward, int64_t updates,
   else
     result = backward ? geomano::compute_floor<1, 10>(updates, threads) : geomano::compute_floor<1, 3>(updates, threads);
 }
+
+extern "C" void multiply_adds(int64_t count, int64_t threads) {
+  static volatile float result;
+  result = geomano::multiply_adds(count, threads);
+}

@@ -42,6 +42,29 @@ __attribute__((always_inline)) inline void each_state(const F& f) {
   each<kStates>(f);
 }
 
+// f(0), ..., f(count - 1) side by side. An array that is given its values like this stays in registers; one that is
+// constructed first and filled later may not.
+template <typename T, int64_t count>
+struct Row {
+  T values[count];
+  __attribute__((always_inline)) T& operator[](int64_t n) { return values[n]; }
+};
+
+template <int64_t count, typename F>
+__attribute__((always_inline)) inline auto row_of(const F& f) {
+  return [&]<int64_t... n>(std::integer_sequence<int64_t, n...>) __attribute__((always_inline)) {
+    return Row<decltype(f(0)), count>{{f(n)...}};
+  }
+  (std::make_integer_sequence<int64_t, count>());
+}
+
+// f with the number, of 1 to `most`, as a constant.
+template <int64_t most, typename F>
+inline void with_constant(int64_t number, const F& f) {
+  if (number == most) return f(std::integral_constant<int64_t, most>());
+  if constexpr (most > 1) with_constant<most - 1>(number, f);
+}
+
 // Mirrored field by field in scan.py.
 struct Problem {
   int64_t batch, height, width, channels, dstate, rank, directions;
