@@ -29,11 +29,20 @@ BUDGETS = {
 }
 
 
-def audited(name: str, learnable: bool | None = None) -> dict[str, PartAudit]:
+# Of Darcy on another geometry: a ring along one axis is one more walk over the grid for each pass, two are two.
+GEOMETRIES: dict[tuple[float, int], dict[str, Budget]] = {
+    (0.5, 0): {"forward": Budget(22, 2, 0.15e-3), "backward": Budget(85, 4, 0.55e-3)},
+    (1.0, 1): {"forward": Budget(40, 3, 0.25e-3), "backward": Budget(110, 6, 0.70e-3)},
+    (1.0, 3): {"forward": Budget(55, 3, 0.35e-3), "backward": Budget(140, 6, 0.90e-3)},
+    (0.5, 3): {"forward": Budget(63, 3, 0.40e-3), "backward": Budget(160, 6, 1.00e-3)},
+}
+
+
+def audited(name: str, learnable: bool | None = None, stretch: float = 1.0, rings: int = 0) -> dict[str, PartAudit]:
     scan = recipes.scan(name)
     if learnable is not None:
         scan = replace(scan, correction="learnable" if learnable else "0011")
-    call = asdict(call_of(name, scan, A100))
+    call = asdict(replace(call_of(name, scan, A100), stretch=stretch, rings=rings))
     parts = part_audits(name, scan, A100, count_instructions(call, "A100"), [])
     return {audit.part: audit for audit in parts}
 
@@ -52,6 +61,15 @@ def test_both_recipes_corrections_keep_the_budgets(name: str, learnable: bool) -
     for part, audit in audited(name, learnable).items():
         assert audit.per_update <= BUDGETS[name, part].instructions, part
         assert audit.issue <= BUDGETS[name, part].issue, part
+
+
+@pytest.mark.parametrize(("stretch", "rings"), GEOMETRIES)
+def test_another_geometry_keeps_its_budget(stretch: float, rings: int) -> None:
+    for part, audit in audited("darcy", stretch=stretch, rings=rings).items():
+        budget = GEOMETRIES[stretch, rings][part]
+        assert audit.launch_count <= budget.launches, part
+        assert audit.per_update <= budget.instructions, part
+        assert audit.issue <= budget.issue, part
 
 
 @pytest.mark.parametrize("name", recipes.NAMES)
