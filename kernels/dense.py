@@ -1,9 +1,10 @@
-"""What stands between the matrix products of a GeoMaNO layer: convolution with SiLU, norm and gate, norm, GELU.
+"""What stands between the matrix products of a GeoMaNO layer: convolution with activation, norm and gate, norm, GELU.
 
 Each is one operator of torch that a kernel computes in one pass over memory, forwards and backwards, keeping its inputs
 only: in C++ on a CPU, in Triton on a GPU. What a kernel does not take is plain torch, which computes the same: on a CPU
 anything but float32, channels not a multiple of 16, and autocast; on a GPU float64 and more than 4096 channels; on
-both forward-mode derivatives, a model that torch.compile fuses itself, and another scan backend.
+both more than 13 taps along an axis, forward-mode derivatives, a model that torch.compile fuses itself, and another
+scan backend.
 
 Under autocast on a GPU activations stay in its precision, as they are for the matrix products before and after, and
 parameters in float32. torch's own norm would give float32 there, which the next matrix product rounds: the same
@@ -56,7 +57,8 @@ def depthwise_conv(
 
     activation: "silu" or "gelu". wrap: along H, along W the grid goes on at its other end; else zeros are around it.
 
-    Kernels take up to 13 taps along an axis. More are torch's convolution, the same answer.
+    Kernels take up to 13 taps along an axis, which is 7 taps two points apart: each width is compiled. More are torch's
+    convolution, the same answer.
     """
     if activation == "silu" and weight.shape[-2:] == (3, 3) and not any(wrap):
         return conv_silu(z, weight, bias, backend)

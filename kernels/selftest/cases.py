@@ -102,13 +102,24 @@ _EXACT: dict[str, Callable[..., torch.Tensor]] = {
     "conv_silu": lambda x, weight, bias: F.silu(
         F.conv2d(x.movedim(-1, 1), weight, bias, padding=1, groups=x.shape[-1]).movedim(1, -1)
     ),
+    # Taps of 5 x 5, GELU, and a ring along W.
+    "depthwise_conv": lambda x, weight, bias: F.gelu(
+        F.conv2d(
+            torch.cat([x[:, :, -2:], x, x[:, :, :2]], dim=2).movedim(-1, 1),
+            weight,
+            bias,
+            padding=(2, 0),
+            groups=x.shape[-1],
+        ).movedim(1, -1)
+    ),
     "norm_gate": lambda x, z, weight, bias: F.silu(F.layer_norm(x, weight.shape, weight, bias, _EPSILON)) * F.silu(z),
     "layer_norm": lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias, _EPSILON),
     "gelu": lambda x: F.gelu(x),
     "negative_exp": lambda x: -torch.exp(x),
 }
 OPERATORS = tuple(name for name in _EXACT if hasattr(dense, name))
-_WITH_EPSILON = ("norm_gate", "layer_norm")
+_TAPS = {"conv_silu": 3, "depthwise_conv": 5}
+_REST = {"norm_gate": (_EPSILON,), "layer_norm": (_EPSILON,), "depthwise_conv": ("gelu", (False, True))}
 
 
 @dataclass(frozen=True)
@@ -129,15 +140,16 @@ class DenseCase:
 
     def inputs(self, device: torch.device) -> Tensors:
         E, grid = self.channels, (self.batch, self.height, self.width, self.channels)
-        weight = _noise(2, E, 1, 3, 3) if self.operator == "conv_silu" else 1 + _noise(2, E) / 4
+        taps = _TAPS.get(self.operator)
+        weight = 1 + _noise(2, E) / 4 if taps is None else _noise(2, E, 1, taps, taps)
         made = {"x": _noise(0, *grid), "z": _noise(1, *grid), "weight": weight, "bias": _noise(3, E)}
         wanted = signature(_EXACT[self.operator]).parameters
         return {name: made[name].to(device, getattr(torch, self.dtype)) for name in wanted}
 
     def compute(self, inputs: Tensors, backend: str) -> Tensors:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
-        epsilon = [_EPSILON] if self.operator in _WITH_EPSILON else []
-        y = getattr(dense, self.operator)(*leaves.values(), *epsilon, backend)
+        rest = _REST.get(self.operator, ())
+        y = getattr(dense, self.operator)(*leaves.values(), *rest, backend)
         return _with_gradients(y, leaves, self.dtype)
 
     def judge(self, inputs: Tensors) -> Tensors:
