@@ -217,11 +217,12 @@ def full_cases() -> list[Case]:
 
 
 def geometry_cases() -> list[Case]:
-    """Grids that are a torus, or a channel, with points that lie closer along one axis than along the other."""
-    case = replace(_GRID, batch=2, height=37, width=19, spacing=(1.5, 0.6))
+    """Axes that are rings, and points whose distance differs by axis."""
+    grid = replace(_GRID, batch=2, height=37, width=19)
     return [
-        replace(case, periodic=(True, True), orders="corners", about="torus, stretched"),
-        replace(case, periodic=(False, True), about="periodic along W, stretched"),
+        replace(grid, periodic=(True, True), about="rings"),
+        replace(grid, periodic=(False, True), height=70, spacing=(0.5, 1.0), about="a ring, two spacings"),
+        replace(grid, height=19, width=37, spacing=(1.0, 0.5), about="two spacings"),
     ]
 
 

@@ -166,6 +166,8 @@ def test_full_test_has_every_kernel_in_it() -> None:
         # Each is a set of kernels to compile: seconds.
         compiled = {(case.dtype, case.dstate, case.rank, case.correction) for case in of_kind}
         assert len(compiled) == 5
+    geometries = {(any(case.periodic), case.spacing != (1.0, 1.0)) for case in scans if case.kind == "2d"}
+    assert geometries == {(False, False), (True, False), (False, True), (True, True)}
     dense = {(case.operator, case.dtype) for case in full if isinstance(case, DenseCase)}
     assert dense == {(name, dtype) for name in OPERATORS for dtype in ("float32", "bfloat16", "float16")}
     assert {"conv_silu", "norm_gate", "gelu"} <= set(OPERATORS)

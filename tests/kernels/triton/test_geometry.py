@@ -5,10 +5,12 @@ The checks run in a process of their own (TRITON_INTERPRET), which `test_in_the_
 """
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
 
+from geomano_hpc.kernels import order_set
 from tests.support.interpreter import INTERPRETED, NEWER, NO_NEWER, check_in_the_interpreter, fast_interpreter
 from tests.support.scan_inputs import ALL_EIGHT, assert_like_reference, random_inputs, scan_and_gradients
 
@@ -27,6 +29,27 @@ if not INTERPRETED:
     def test_chosen_checks_in_the_interpreter_of_a_newer_triton() -> None:
         chosen = "release_that_was_asked_for or rings_of_several_bands or all_eight"
         check_in_the_interpreter(__file__, "-k", chosen, newer=True)
+
+    @pytest.mark.compile
+    @pytest.mark.slow(60)
+    def test_a_first_forward_compiles_what_rings_need_and_other_spacings_nothing(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from geomano_hpc.kernels.audit.fake_driver import counted_compilations, fake_gpu
+        from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
+        from geomano_hpc.kernels.triton import scan
+
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+        inputs = ScanInputs(**random_inputs(dtype=torch.float32, rank=2))
+        settings = ScanSettings(order_set("paper"), "2d", "equation", 0.5, (True, False))
+        with fake_gpu(fresh=True):
+            _, carries = scan.forward(inputs, settings, True)
+            with counted_compilations() as compiled:
+                scan.backward(inputs.x, inputs, settings, carries, False)
+                for stretch, periodic in ((2.3, (True, True)), (0.1, (False, True))):
+                    other = settings._replace(stretch=stretch, periodic=periodic)
+                    scan.backward(inputs.x, inputs, other, scan.forward(inputs, other, True)[1], False)
+        assert compiled.all == []
 
 else:
     from collections.abc import Iterator
