@@ -31,19 +31,8 @@ from geomano_hpc.kernels.triton.wavefront import (
 )
 
 _INTS = [
-    "orders",
-    "H",
-    "W",
-    "E",
-    "batch",
-    "blocks",
-    "dt_row",
-    "dt_direction",
-    "B_row",
-    "B_direction",
-    "stretch",
-    "rings",
-]
+    "orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction", "stretch", "rings",
+]  # fmt: skip
 _POINTERS = ["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "y_part", "handed", "closing"]
 
 
