@@ -1,5 +1,7 @@
 """Depthwise convolutions of any odd size, on grids with walls and rings: the C++ kernel against torch in float64."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,7 @@ import torch.nn.functional as F
 from geomano_hpc.kernels import conv_silu, depthwise_conv
 from geomano_hpc.kernels.cpu import dense
 
-ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu}
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": F.silu, "gelu": F.gelu}
 WRAPS = [(False, False), (True, False), (False, True), (True, True)]
 SIZES = [(1, 1), (3, 3), (5, 5), (7, 7), (9, 9), (13, 13), (1, 7), (7, 1), (3, 11), (11, 5)]
 # Grids smaller than the reach, a line, one column, and more columns than a segment has.
@@ -78,7 +80,7 @@ def test_kernel_takes_up_to_thirteen_taps_along_an_axis_and_torch_more() -> None
         z, weight, bias = inputs_of((1, 9, 8, 16), taps)
         value = depthwise_conv(z.requires_grad_(), weight, bias, "gelu", (True, False))
         assert ("depthwise_conv" in type(value.grad_fn).__name__) == is_fused
-        right = convolved(*(one.double() for one in (z, weight, bias)), "gelu", (True, False))
+        right = convolved(z.double(), weight.double(), bias.double(), "gelu", (True, False))
         assert torch.allclose(value.double(), right, atol=1e-5)
 
 
@@ -102,7 +104,13 @@ def test_what_the_kernel_does_not_take_is_plain_torch(wrap: tuple[bool, bool]) -
 def test_gradcheck(wrap: tuple[bool, bool]) -> None:
     leaves = [one.double().requires_grad_() for one in inputs_of((1, 2, 3, 2), (5, 3))]
     for activation in ACTIVATIONS:
-        assert torch.autograd.gradcheck(lambda *tensors, one=activation: depthwise_conv(*tensors, one, wrap), leaves)
+
+        def convolve(
+            z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation: str = activation
+        ) -> torch.Tensor:
+            return depthwise_conv(z, weight, bias, activation, wrap)
+
+        assert torch.autograd.gradcheck(convolve, leaves)
 
 
 def test_strided_inputs_and_gradients() -> None:

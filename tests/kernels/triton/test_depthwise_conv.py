@@ -97,13 +97,13 @@ else:
         lowered = [tensor.to(dtype) for tensor in inputs_of((1, 3, 5, 24), (5, 5))]
         for parameters in (torch.float32, dtype):
             inputs = [lowered[0], *(one.to(parameters) for one in lowered[1:])]
-            leaves = [one.clone().requires_grad_() for one in inputs]
-            value = fused(*leaves, "gelu", (True, False))
+            leaves = z, weight, bias = [one.clone().requires_grad_() for one in inputs]
+            value = fused(z, weight, bias, "gelu", (True, False))
             direction = torch.randn(value.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
             found = [value, *torch.autograd.grad(value, leaves, direction)]
             assert [one.dtype for one in found] == [dtype, *(one.dtype for one in inputs)]
-            exact = [one.double().requires_grad_() for one in inputs]
-            right = convolved(*exact, "gelu", (True, False))
+            exact = z, weight, bias = [one.double().requires_grad_() for one in inputs]
+            right = convolved(z, weight, bias, "gelu", (True, False))
             expected = [right, *torch.autograd.grad(right, exact, direction.double())]
             assert_close(found, expected, UNIT if dtype == torch.bfloat16 else 1e-3)
 
@@ -125,7 +125,7 @@ else:
 
     def test_what_triton_does_not_take_is_plain_torch(launched: set[str]) -> None:
         for dtype, taps in ((torch.float64, (5, 5)), (torch.float32, (15, 3))):
-            inputs = [one.to(dtype) for one in inputs_of((1, 3, 4, 16), taps)]
-            found = fused(*inputs, "gelu", (True, False))
-            assert_close([found], [convolved(*inputs, "gelu", (True, False)).double()], 1e-6)
+            z, weight, bias = (one.to(dtype) for one in inputs_of((1, 3, 4, 16), taps))
+            found = fused(z, weight, bias, "gelu", (True, False))
+            assert_close([found], [convolved(z, weight, bias, "gelu", (True, False)).double()], 1e-6)
         assert not launched
