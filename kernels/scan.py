@@ -3,8 +3,8 @@
 Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of the time step.
 """
 
-import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -14,6 +14,7 @@ from geomano_hpc.kernels.loop import loop_recurrence
 from geomano_hpc.kernels.operator import geo_scan_op
 from geomano_hpc.kernels.orders import ScanOrder, order_set
 from geomano_hpc.kernels.reference import Recurrence, geo_scan_reference, linear_recurrence, time_step
+from geomano_hpc.kernels.spacing import scan_on_spacing
 
 
 def geo_scan(
@@ -54,7 +55,7 @@ def geo_scan(
         correction: "equation" subtracts R Bbar x from y, "state" from the hidden state, "input" R x from the hidden
             state (Algorithm 2, line 24, as printed)
         spacing: distance of the points along H and along W, in units of that for which dt was learned: the states decay
-            by exp(spacing dt A) from point to point, and the input counts by length (1d) or area (2d), spacing dt B x
+            by exp(spacing dt A) from point to point, and a point counts for its length (1d) or area (2d)
         periodic: along H, along W the hidden states of kind "2d" are closed on the ring: a row, or column, begins with
             the state with which it ends
         backend: "auto", "triton", "cpu", "torch" or "reference"; "loop" is the reference in a form for exporters
@@ -90,9 +91,10 @@ def geo_scan(
     check(inputs, settings)
     if correction == "input":  # which needs no hidden states, and so no kernel
         inputs, settings = inputs._replace(R=None), settings._replace(correction="equation")
-    if spacing != (1.0, 1.0):
-        inputs, settings = on_spacing(inputs, settings, spacing)
-    y = _scan(inputs, settings, backend)
+    if spacing == (1.0, 1.0):
+        y = _scan(inputs, settings, backend)
+    else:
+        y = scan_on_spacing(inputs, settings, spacing, partial(_scan, backend=backend))
     return y if R is None or inputs.R is not None else y - _duplicated_input(x, C, R)
 
 
@@ -112,26 +114,6 @@ def _duplicated_input(x: torch.Tensor, C: torch.Tensor, R: torch.Tensor) -> torc
     """The sum over directions and dstates of C R x, which is one matrix product."""
     R_of_all = R.to(C.dtype).movedim(1, -1).flatten(0, 1)  # [K N, E]
     return x * (C.flatten(-2) @ R_of_all)
-
-
-def on_spacing(
-    inputs: ScanInputs, settings: ScanSettings, spacing: tuple[float, float]
-) -> tuple[ScanInputs, ScanSettings]:
-    """The scan with points so far apart, as a scan of points at distance 1.
-
-    A has the spacing along the rows of each direction, `stretch` that along its columns where it is another one, and B
-    the length or the area that a point stands for, and with B the correction R Bbar x.
-    """
-    along_H, along_W = spacing
-    if not (0 < along_H < math.inf and 0 < along_W < math.inf):
-        raise ValueError(f"geo_scan: spacing is {spacing}, expected two numbers above 0")
-    along_K = [along_H if order.column_major else along_W for order in settings.orders]
-    A = inputs.A * inputs.A.new_tensor(along_K)[:, None, None]
-    if settings.kind == "1d":
-        B = inputs.B * inputs.B.new_tensor(along_K)[:, None]
-        return inputs._replace(A=A, B=B), settings
-    B = inputs.B * (along_H * along_W)
-    return inputs._replace(A=A, B=B), settings._replace(stretch=along_H / along_W)
 
 
 def _rings(kind: str, periodic: tuple[bool, bool], height: int, width: int) -> tuple[bool, bool]:
