@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from geomano_hpc.models.parts.local import DepthwiseConv, on_spacing
+from geomano_hpc.models.parts.local import DepthwiseConv, filled_in, on_spacing
 
 
 def test_a_finer_grid_finds_the_taps_farther_apart() -> None:
@@ -62,3 +62,18 @@ def test_a_ring_of_few_points_is_gone_round_more_than_once() -> None:
     many = z.repeat(1, 5, 5, 1)
     around = convolution(many, wrap=(True, True))
     torch.testing.assert_close(convolution(z, wrap=(True, True)), around[:, :2, :3])
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("size", [3, 7])
+def test_a_field_with_more_points_between_is_convolved_to_what_lies_between_up_to_the_walls(
+    size: int, times: int
+) -> None:
+    """Linear between the points, and between a wall and the zero beyond it, as the fields of the training are."""
+    convolution = DepthwiseConv(3, size, "silu").double()
+    torch.nn.init.constant_(convolution.bias, 50.0)  # type: ignore[arg-type]  # so large that SiLU(x) is x
+    coarse = torch.randn(2, 5, 6, 3, dtype=torch.float64)
+    fine = filled_in(filled_in(coarse, 1, times, False), 2, times, False)
+    found = convolution(fine, (1 / times, 1 / times))
+    expected = filled_in(filled_in(convolution(coarse), 1, times, False), 2, times, False)
+    torch.testing.assert_close(found, expected)

@@ -27,13 +27,16 @@ class DepthwiseConv(nn.Conv2d):
         assert bias is not None
         if spacing == (1.0, 1.0):
             return depthwise_conv(z_BhwE, weight, bias, self.activation, wrap, self.backend)
-        # On a coarser grid the points between are filled in first, so that a tap beyond a wall is zero as it was.
+        # On a coarser grid the points between are filled in first, on a finer one those beyond a wall.
         between = [max(1, math.ceil(one - 1e-9)) for one in spacing]
-        for axis in (1, 2):
-            z_BhwE = filled_in(z_BhwE, axis, between[axis - 1], wrap[axis - 1])
-        weight = on_spacing(weight, (spacing[0] / between[0], spacing[1] / between[1]))
-        found = depthwise_conv(z_BhwE, weight, bias, self.activation, wrap, self.backend)
-        return found[:, :: between[0], :: between[1]]
+        now = (spacing[0] / between[0], spacing[1] / between[1])
+        beyond = [0 if wrap[axis] else math.ceil(1 / now[axis] - 1e-9) - 1 for axis in (0, 1)]
+        for axis in (0, 1):
+            z_BhwE = filled_in(z_BhwE, axis + 1, between[axis], wrap[axis])
+            z_BhwE = with_ramps(z_BhwE, axis + 1, beyond[axis], now[axis])
+        found = depthwise_conv(z_BhwE, on_spacing(weight, now), bias, self.activation, wrap, self.backend)
+        rows, columns = (slice(n, found.shape[axis + 1] - n, between[axis]) for axis, n in enumerate(beyond))
+        return found[:, rows, columns]
 
 
 def on_spacing(weight_E1pq: torch.Tensor, spacing: Pair) -> torch.Tensor:
@@ -61,3 +64,12 @@ def filled_in(z_BhwE: torch.Tensor, axis: int, times: int, is_ring: bool) -> tor
     steps = [torch.lerp(z_BhwE, after, number / times) for number in range(times)]
     filled = torch.stack(steps, dim=axis + 1).flatten(axis, axis + 1)
     return filled if is_ring else filled.narrow(axis, 0, filled.shape[axis] - times + 1)
+
+
+def with_ramps(z_BhwE: torch.Tensor, axis: int, points: int, spacing: float) -> torch.Tensor:
+    """With so many points more beyond both walls, falling to the zero that the training's grid has one point beyond."""
+    if points == 0:
+        return z_BhwE
+    falling = (1 - spacing * torch.arange(1, points + 1)).to(z_BhwE).view(-1, *[1] * (3 - axis))
+    first, last = z_BhwE.narrow(axis, 0, 1), z_BhwE.narrow(axis, z_BhwE.shape[axis] - 1, 1)
+    return torch.cat([first * falling.flip(0), z_BhwE, last * falling], dim=axis)
