@@ -69,6 +69,9 @@ class GeomanoConfig(ModelConfig):
     encoder: Literal["pointwise", "local", "global"] = "pointwise"
     patch: int = Field(default=1, gt=0, description="side of a patch; 1 for the pointwise encoder")
     positional_encoding: bool = False
+    position_frequencies: int = Field(
+        default=8, gt=0, description="waves of each coordinate, of 1/4, 1/2, 1, 2, ... periods across the domain"
+    )
     discretisation: Literal["physical", "pixel"] = Field(
         default="physical",
         description="on other grids than that of the training: scan, convolutions, patches and positions keep their "
@@ -260,7 +263,8 @@ class GeoMaNO(GridModel):
         self.spectral_modes = config.spectral_modes
         D, variant = config.embedding, config.encoder
         self.sides = sides = (1 if self.is_line else config.patch, config.patch)  # patches of a line are pieces of it
-        self.encoder = Encoder(in_channels, D, variant, sides, grid, config.positional_encoding)
+        frequencies = config.position_frequencies if config.positional_encoding else 0
+        self.encoder = Encoder(in_channels, D, variant, sides, grid, frequencies)
         self.layers = LayerStack(GeoMaNOLayer(config) for _ in range(config.depth))
         self.decoder = Decoder(D, out_channels, variant, sides, grid)
 

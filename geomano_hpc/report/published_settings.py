@@ -90,6 +90,7 @@ _GEOMANO: dict[str, Any] = {
     "model.correction_form": "equation",
     "model.encoder": "pointwise",
     "model.patch": 1,
+    "model.position_frequencies": 8,
     "model.periodic": "off",
     "model.conv_size": 3,
     "model.mlp_conv": 0,

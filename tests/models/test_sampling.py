@@ -28,20 +28,20 @@ def test_patches_lie_where_the_trainings_lie() -> None:
 
 @pytest.mark.parametrize("ring", [False, True])
 def test_a_point_has_the_same_position_on_every_grid(ring: bool) -> None:
-    encode = PositionalEncoding(12)
+    encode = PositionalEncoding(12, 8)
     at_9 = encode(torch.zeros(1, 9, 9, 12), Sampling(points=(9, 9), periodic=(ring, ring)))
     at_17 = encode(torch.zeros(1, 17, 17, 12), Sampling((0.5, 0.5), points=(9, 9), periodic=(ring, ring)))
     torch.testing.assert_close(at_17[::2, ::2], at_9, rtol=0, atol=1e-6)
 
 
 def test_positions_of_a_trained_grid_are_what_they_were() -> None:
-    encode = PositionalEncoding(12)
+    encode = PositionalEncoding(12, 8)
     z = torch.zeros(1, 7, 5, 12)
     assert torch.equal(encode(z), encode(z, Sampling(points=(7, 5))))
 
 
 def test_positions_along_a_ring_go_on_at_its_other_end() -> None:
-    encode = PositionalEncoding(12).double()
+    encode = PositionalEncoding(12, 8).double()
     found = encode(torch.zeros(1, 16, 8, 12, dtype=torch.float64), Sampling(points=(8, 8), periodic=(True, False)))
     torch.testing.assert_close(found[:8], found[8:], rtol=0, atol=1e-5)  # coordinates are in float32
     assert not torch.allclose(found[:, 0], found[:, -1])

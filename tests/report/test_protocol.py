@@ -49,6 +49,7 @@ MODEL = {
     "model.positional_encoding=true": "positional encoding yes, not no",
     "model.encoder=local model.patch=2": "encoder local, not pointwise; patch 2, not 1",
     "model.kind=1d model.orders=corners": "kind 1d, not 2d; orders corners, not paper",
+    "model.position_frequencies=4": "position frequencies 4, not 8",
     "model.periodic=auto": "periodic auto, not off",
     "model.conv_size=7": "conv size 7, not 3",
     "model.mlp_conv=5": "mlp conv 5, not 0",

@@ -31,8 +31,9 @@ class Encoder(nn.Module):
     """Lifting, mixing into patches, positional encoding where asked for, LayerNorm."""
 
     def __init__(
-        self, in_channels: int, D: int, variant: Variant, sides: Sides, grid: Grid | None, has_position: bool
+        self, in_channels: int, D: int, variant: Variant, sides: Sides, grid: Grid | None, frequencies: int
     ) -> None:
+        """`frequencies` of the positional encoding; 0: there is none."""
         super().__init__()
         self.sides = sides
         self.lift = nn.Sequential(nn.Linear(in_channels, D), nn.GELU(), nn.Linear(D, D))
@@ -41,7 +42,7 @@ class Encoder(nn.Module):
             self.mix = LocalMix(D, sides)
         elif variant == "global":
             self.mix = GlobalMix(D, sides, _known(grid))
-        self.position = PositionalEncoding(D) if has_position else None
+        self.position = PositionalEncoding(D, frequencies) if frequencies else None
         self.norm = nn.LayerNorm(D)
 
     def forward(self, x_BHWC: torch.Tensor, sampling: Sampling = AS_TRAINED) -> torch.Tensor:

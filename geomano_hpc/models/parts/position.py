@@ -22,7 +22,7 @@ class PositionalEncoding(nn.Module):
     frequencies: torch.Tensor
     whole_periods: torch.Tensor
 
-    def __init__(self, embedding: int, n_frequencies: int = 8) -> None:
+    def __init__(self, embedding: int, n_frequencies: int) -> None:
         super().__init__()
         self.register_buffer("frequencies", math.pi * 2.0 ** torch.arange(n_frequencies) / 2, persistent=False)
         whole = 2 * math.pi * torch.arange(1.0, n_frequencies + 1)
