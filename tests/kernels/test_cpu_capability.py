@@ -78,7 +78,7 @@ def test_time_steps_of_any_size(vectors: str, kind: str) -> None:
 @pytest.mark.parametrize("stretch", [1.0, 2.3])
 def test_scan_on_rings(vectors: str, dtype: torch.dtype, tolerance: float, stretch: float) -> None:
     inputs = random_inputs(2, 9, 11, channels=20, dstate=6, rank=3, dtype=dtype)
-    geometry: dict[str, Any] = {"spacing": (stretch, 1.0), "periodic": (True, True)}
+    geometry: dict[str, Any] = {"stretch": stretch, "periodic": (True, True)}
     assert_like_reference(inputs, tolerance, orders=PAPER, kind="2d", **geometry, backend="cpu")
 
 

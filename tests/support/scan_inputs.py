@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 from geomano_hpc.kernels import ScanOrder, geo_scan, order_set
+from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
+from geomano_hpc.kernels.scan import _scan
 
 ALL_EIGHT = tuple(ScanOrder(*flags) for flags in itertools.product([False, True], repeat=3))
 PAPER = order_set("paper")
@@ -49,13 +51,25 @@ def scan_and_gradients(
 ) -> dict[str, torch.Tensor]:
     """y, and the gradient of a weighted sum of y by every input that is there; the weights may be rounded."""
     leaves: dict[str, Any] = {name: None if t is None else t.detach().requires_grad_() for name, t in inputs.items()}
-    y = geo_scan(**leaves, **options)
+    y = computed(leaves, **options)
     weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).cos().view_as(y)
     weights = weights.to(rounded_to or y.dtype).to(y.dtype)
     given = {name: t for name, t in leaves.items() if t is not None}
     with torch.autocast("cpu", enabled=False):  # as torch asks: autocast is for the forward
         grads = torch.autograd.grad(y, list(given.values()), weights, allow_unused=True, materialize_grads=True)
     return {"y": y.detach(), **dict(zip(given, grads, strict=True))}
+
+
+def computed(inputs: dict[str, Any], stretch: float | None = None, **options: Any) -> torch.Tensor:
+    """geo_scan; with `stretch` one scan of a backend, which geo_scan takes for a part of what it does on a spacing."""
+    if stretch is None:
+        return geo_scan(**inputs, **options)
+    orders = order_set(options["orders"]) if isinstance(options["orders"], str) else tuple(options["orders"])
+    form = options.get("correction", "equation")
+    asked, (_, height, width, _) = options.get("periodic", (False, False)), inputs["x"].shape
+    rings = (asked[0] and height > 1, asked[1] and width > 1)  # an axis of one point is none
+    settings = ScanSettings(orders, options["kind"], form, stretch, rings)
+    return _scan(ScanInputs(**inputs), settings, options["backend"])
 
 
 def assert_like_reference(inputs: dict[str, Any], tolerance: float, **options: Any) -> None:

@@ -40,7 +40,7 @@ else:
     from geomano_hpc.kernels.triton import launching
     from geomano_hpc.kernels.triton.dense import host
     from geomano_hpc.models.geomano import GeomanoConfig, GeoMaNOLayer
-    from geomano_hpc.models.parts import geomamba
+    from geomano_hpc.models.parts import local
 
     def convolve(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return F.silu(F.conv2d(z.movedim(-1, 1), weight, bias, padding=1, groups=len(weight)).movedim(1, -1))
@@ -239,7 +239,7 @@ else:
 
         found = run("triton")
         assert launched >= set.union(*KERNELS.values())
-        monkeypatch.setattr(geomamba, "conv_silu", lambda *inputs: convolve(*inputs[:3]))
+        monkeypatch.setattr(local, "depthwise_conv", lambda *inputs: convolve(*inputs[:3]))
         for one, right in zip(found, run("torch"), strict=True):
             assert torch.allclose(one, right, atol=1e-5 * float(right.abs().max().clamp(min=1)))
 
