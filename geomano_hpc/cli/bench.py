@@ -208,7 +208,7 @@ def resolution(
     ] = None,
     trained_on: Annotated[int, typer.Option(min=3, help="Points a side of the training.")] = 43,
     evaluated_on: Annotated[
-        list[int] | None, typer.Option(min=3, help="Points a side; may be repeated. By default 22, 43, 85 and 211.")
+        list[int] | None, typer.Option(min=3, help="Points a side; may be repeated. By default 21, 43, 85 and 211.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of every model.")] = 3,
     set_: Annotated[
@@ -235,7 +235,7 @@ def resolution(
     from geomano_hpc.config.recipe_files import overrides_once
 
     contenders = {name: CONTENDERS[name] for name in _chosen("model", model, CONTENDERS)}
-    grids = evaluated_on or [22, 43, 85, 211]
+    grids = evaluated_on or [21, 43, 85, 211]
     out = out or _file("resolution")
     changes = overrides_once(set_ or [])
     content = bench_resolution(contenders, trained_on, grids, seeds, changes, runs, at_once, out)
