@@ -197,6 +197,6 @@ def depthwise_weights_kernel(
     for n in tl.static_range(TAP_ROWS * Q):
         tap = first_tap * Q + n
         total = tl.sum(tl.reshape(sums[n], [TOGETHER, BE]), 0)
-        tl.store(to + tap * E, total, mask=(channel < E) & (tap < P * Q))
+        tl.store(to + tap * E, total, mask=channel < tl.where(tap < P * Q, E, 0))
     total = tl.sum(tl.reshape(alone, [TOGETHER, BE]), 0)
-    tl.store(to + P * Q * E, total, mask=(channel < E) & (first_tap == 0))
+    tl.store(to + P * Q * E, total, mask=channel < tl.where(first_tap == 0, E, 0))
