@@ -8,13 +8,16 @@ variant has the same steps, and the best rate of a grid that is widened until no
 import json
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from geomano_hpc.atomic import replacing, write_json
+from geomano_hpc.atomic import replacing
+from geomano_hpc.bench.rates import Trial, best_of, rate_beyond
 from geomano_hpc.bench.record import make_record, write_record
+from geomano_hpc.bench.remembered import Remembered
 from geomano_hpc.bench.trainings import spread, spread_in_words
 from geomano_hpc.config.models import model_section
 from geomano_hpc.models import build_model
@@ -24,8 +27,7 @@ from geomano_hpc.progress import progress
 from geomano_hpc.training.losses import relative_l2
 
 POINTS, BATCH, TEST_FIELDS = 32, 8, 64
-RATES = (2.5e-3, 5e-3, 1e-2, 2e-2)
-_FACTOR = 2.0  # between two rates
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 _TORUS = Sampling(periodic=(True, True))
 
 _OURS = {"name": "geomano", "depth": 2, "embedding": 32, "dstate": 16}
@@ -100,42 +102,32 @@ def bench_linear_map(
     variants: Mapping[str, Mapping[str, Any]], steps: int, seeds: int, runs: Path, out: Path | None
 ) -> dict[str, Any]:
     """Each variant at each rate with the first seed, and at its best rate with the others."""
-    known = _Known(runs / "linear_map.json", steps)
+    known = Remembered(runs / "linear_map.json")
     rows = []
+
+    def trial(keys: Mapping[str, Any], rate: float, seed: int) -> Trial:
+        key = json.dumps([dict(keys), rate, seed, steps], sort_keys=True)
+        return Trial(rate, known.error(key, partial(trained_error, keys, rate, seed, steps)), runs)
+
     with progress("train", len(variants) * (len(RATES) + seeds - 1)) as advance:
         for name, keys in variants.items():
-            by_rate = {}
+            trials = []
             for rate in RATES:
-                by_rate[rate] = known.error(keys, rate, 0)
+                trials.append(trial(keys, rate, 0))
                 advance(name)
-            while (best := min(by_rate, key=by_rate.__getitem__)) in (edges := (min(by_rate), max(by_rate))):
-                farther = best / _FACTOR if best == edges[0] else best * _FACTOR
-                by_rate[farther] = known.error(keys, farther, 0)
-            errors = [by_rate[best]]
+            while (farther := rate_beyond(name, trials)) is not None:
+                trials.append(trial(keys, farther, 0))
+            best = best_of(trials)
+            errors = [best.error]
             for seed in range(1, seeds):
-                errors.append(known.error(keys, best, seed))
+                errors.append(trial(keys, best.lr, seed).error)
                 advance(name)
-            rows.append({"variant": name, "model": dict(keys), "by_rate": by_rate, "rate": best, **spread(errors)})
+            by_rate = {one.lr: one.error for one in trials}
+            rows.append({"variant": name, "model": dict(keys), "by_rate": by_rate, "rate": best.lr, **spread(errors)})
     settings = {"points": POINTS, "batch": BATCH, "steps": steps, "seeds": seeds, "rates": list(RATES)}
     content = make_record("linear_map", settings, rows)
     write_record(out, content)
     return content
-
-
-class _Known:
-    """What was trained before, by all that it depends on; the file is written after each training."""
-
-    def __init__(self, file: Path, steps: int) -> None:
-        self._file, self._steps = file, steps
-        self._errors: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-    def error(self, keys: Mapping[str, Any], rate: float, seed: int) -> float:
-        key = json.dumps([dict(keys), rate, seed, self._steps], sort_keys=True)
-        if key not in self._errors:
-            self._errors[key] = trained_error(keys, rate, seed, self._steps)
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._file, self._errors)
-        return self._errors[key]
 
 
 def linear_map_table(content: Mapping[str, Any]) -> list[str]:

@@ -4,16 +4,17 @@ The trainings are studies like any other: every model and seed has a run folder,
 The test samples are the same on every grid: every n-th point of one raw file.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from geomano_hpc.atomic import replacing, write_json
+from geomano_hpc.atomic import replacing
 from geomano_hpc.bench import contenders
 from geomano_hpc.bench.measurement import Measurement
 from geomano_hpc.bench.record import make_record, write_record
+from geomano_hpc.bench.remembered import Remembered
 from geomano_hpc.bench.trainings import by_model, refuse_models, spread, spread_in_words, train_here
 from geomano_hpc.config import load_recipe
 from geomano_hpc.errors import ConfigError
@@ -105,27 +106,18 @@ def _rows(
         for counted in ([False, True] if one.model["name"] == GeoMaNO.Config.model_fields["name"].default else [False])
     ]
     of_model = by_model(models, planned)
-    known = _Known(folder / "resolutions.json")
+    known = Remembered(folder / "resolutions.json")
     with progress("evaluate", len(cases)) as advance:
         for name, points, counted in cases:
-            errors = [known.error(RunFolder(folder / run.name), points, counted) for run in of_model[name]]
+            errors = [
+                known.error(
+                    f"{run.name} at {points}{' counted' if counted else ''}",
+                    partial(_error, RunFolder(folder / run.name), points, counted),
+                )
+                for run in of_model[name]
+            ]
             yield {"model": name + (", points counted" if counted else ""), "points": points, **spread(errors)}
             advance(f"{name} at {points}")
-
-
-class _Known:
-    """Errors that were evaluated before: a finished run does not change."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._errors: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-    def error(self, run: RunFolder, points: int, counted: bool) -> float:
-        key = f"{run.path.name} at {points}{' counted' if counted else ''}"
-        if key not in self._errors:
-            self._errors[key] = _error(run, points, counted)
-            write_json(self._file, self._errors)
-        return self._errors[key]
 
 
 def _error(run: RunFolder, points: int, counted: bool) -> float:
