@@ -160,6 +160,7 @@ def resolution_table(content: Mapping[str, Any]) -> list[str]:
 def draw_resolutions(content: Mapping[str, Any], file: Path) -> None:
     """Error over points per side, a line for each model; dashed where points are counted."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FormatStrFormatter, LogLocator
 
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -179,6 +180,8 @@ def draw_resolutions(content: Mapping[str, Any], file: Path) -> None:
     axes.set_title(f"trained on {trained_on} x {trained_on} points, evaluated on other grids", fontsize=10)
     axes.set_xticks(content["settings"]["evaluated_on"], labels=[str(n) for n in content["settings"]["evaluated_on"]])
     axes.minorticks_off()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.legend(fontsize=8)
     with replacing(file) as temporary:
         figure.savefig(temporary, dpi=150, format="png")
