@@ -36,6 +36,8 @@ class ScanSettings(NamedTuple):
     correction: str  # "equation" or "state"
     stretch: float = 1.0  # 2d: the decay's exponents along H over those along W, which A has; see `stretch_down`
     periodic: tuple[bool, bool] = (False, False)  # 2d: along H, along W the states are closed on the ring
+    own: tuple[float, float] = (0.0, 0.0)  # along H, along W: what a point counts more for itself; see `own_of`
+    hold: tuple[float, float] | None = None  # along H, along W: Bbar is an exact zero-order hold; see `hold_of`
 
     def stretch_down(self, order: ScanOrder) -> float:
         """Of a turned grid: Abar of the column recursion has the exponent stretch_down * dt A, that of the row dt A."""
@@ -45,6 +47,20 @@ class ScanSettings(NamedTuple):
         """Of a turned grid: whether its columns (h) and its rows (g) are rings."""
         along_H, along_W = self.periodic
         return (along_W, along_H) if order.column_major else (along_H, along_W)
+
+    def own_of(self, order: ScanOrder) -> tuple[float, float]:
+        """Of a turned grid, down its columns and along its rows: with S the recursion along rows and T that along
+        columns, h = (T + own_down) (S + own_along) u. The first point that S, or T, takes in counts 1 + own for it, but
+        on rings. In 1d h = (S + own_along) u."""
+        along_H, along_W = self.own
+        return (along_W, along_H) if order.column_major else (along_H, along_W)
+
+    def hold_of(self, order: ScanOrder) -> float:
+        """Bbar = dt B phi(hold dt A) with phi(z) = (exp(z) - 1) / z, the exact zero-order hold; 0: Bbar = dt B. On another
+        grid the exponents of A are those of its steps, and hold makes them those of the training's."""
+        if self.hold is None:
+            return 0.0
+        return self.hold[0] if order.column_major else self.hold[1]
 
 
 def state_dtype(activations: torch.dtype) -> torch.dtype:

@@ -18,10 +18,27 @@ from geomano_hpc.kernels.rows import joined
 NAME = "geomano_hpc::geo_scan"
 
 
-def _settings(orders: Sequence[int], kind: str, correction: str, stretch: float, rings: int) -> ScanSettings:
-    """`rings`: 1 for an axis H that is periodic, and 2 for an axis W."""
+def _settings(
+    orders: Sequence[int],
+    kind: str,
+    correction: str,
+    stretch: float = 1.0,
+    rings: int = 0,
+    own_H: float = 0.0,
+    own_W: float = 0.0,
+    hold_H: float = 0.0,
+    hold_W: float = 0.0,
+) -> ScanSettings:
+    """`rings`: 1 for an axis H that is periodic, and 2 for an axis W. Holds of 0: there is none."""
     turned = tuple(ScanOrder.from_code(code) for code in orders)
-    return ScanSettings(turned, kind, correction, stretch, (bool(rings & 1), bool(rings & 2)))
+    hold = (hold_H, hold_W) if hold_H else None
+    return ScanSettings(turned, kind, correction, stretch, (bool(rings & 1), bool(rings & 2)), (own_H, own_W), hold)
+
+
+def geometry(settings: ScanSettings) -> tuple[float | int, ...]:
+    """The settings that the operators take last, in their order."""
+    rings = settings.periodic[0] + 2 * settings.periodic[1]
+    return (settings.stretch, rings, *settings.own, *(settings.hold or (0.0, 0.0)))
 
 
 @torch.library.custom_op(NAME, mutates_args=())
@@ -42,10 +59,14 @@ def geo_scan_op(
     keep_carries: bool,
     stretch: float = 1.0,
     rings: int = 0,
+    own_H: float = 0.0,
+    own_W: float = 0.0,
+    hold_H: float = 0.0,
+    hold_W: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y and the carries that the backward starts from, which are empty unless they are to be kept."""
     inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
-    settings = _settings(orders, kind, correction, stretch, rings)
+    settings = _settings(orders, kind, correction, stretch, rings, own_H, own_W, hold_H, hold_W)
     return load_backend(backend, x.device.type).forward(inputs, settings, keep_carries)
 
 
@@ -54,7 +75,7 @@ def _(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     count = len(ScanInputs._fields)
     inputs = ScanInputs._make(arguments[:count])
     orders, kind, correction, backend, keep_carries, *geometry = arguments[count:]
-    settings = _settings(orders, kind, correction, *(geometry or (1.0, 0)))
+    settings = _settings(orders, kind, correction, *geometry)
     size = load_backend(backend, inputs.x.device.type).carries_size(inputs, settings) if keep_carries else 0
     return torch.empty_like(inputs.x, memory_format=torch.contiguous_format), inputs.A.new_empty(size)
 
@@ -80,6 +101,10 @@ def geo_scan_backward_op(
     in_rows: bool = False,
     stretch: float = 1.0,
     rings: int = 0,
+    own_H: float = 0.0,
+    own_W: float = 0.0,
+    hold_H: float = 0.0,
+    hold_W: float = 0.0,
 ) -> list[torch.Tensor]:
     """The gradients in the order of ScanInputs, without those of inputs that are None and of an R that needs none.
 
@@ -87,7 +112,7 @@ def geo_scan_backward_op(
     must not share memory, so it has no views of it to give.
     """
     inputs = ScanInputs(x, dt, A, B, C, D, R, dt_bias, dt_weight)
-    settings = _settings(orders, kind, correction, stretch, rings)
+    settings = _settings(orders, kind, correction, stretch, rings, own_H, own_W, hold_H, hold_W)
     module = load_backend(backend, x.device.type)
     expected = module.carries_size(inputs, settings)
     if carries.numel() != expected:
@@ -120,20 +145,20 @@ def _with_rows(rows: torch.Tensor, found: list[torch.Tensor]) -> list[torch.Tens
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     count = len(ScanInputs._fields)
     tensors = inputs[:count]
-    orders, kind, correction, backend, keep_carries, stretch, rings = inputs[count:]
+    orders, kind, correction, backend, keep_carries, *geometry = inputs[count:]
     if not keep_carries:
         raise ValueError("geo_scan: a scan that needs gradients must keep its carries (keep_carries=True)")
     ctx.save_for_backward(*tensors, output[1])
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)  # else the carries, which have none, get zeros of their size
     ctx.settings = (orders, kind, correction, backend)
-    ctx.geometry = (stretch, rings)
+    ctx.geometry = geometry
 
 
 def _backward(ctx: Any, dy: torch.Tensor | None, _: Any) -> tuple[torch.Tensor | None, ...]:
     *tensors, carries = ctx.saved_tensors
     if dy is None:
-        return (None,) * (len(tensors) + 7)
+        return (None,) * (len(tensors) + len(_OPTIONS))
     R = ScanInputs._fields.index("R")
     needs_R = tensors[R] is not None and ctx.needs_input_grad[R]
     inputs = ScanInputs._make(tensors)
@@ -149,7 +174,7 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: Any) -> tuple[torch.Tensor |
         gradients = [dx, ddt, dA, dB, dC, *others]
     found = iter(gradients)
     grads = [None if t is None or (i == R and not needs_R) else next(found) for i, t in enumerate(tensors)]
-    return (*grads, *[None] * 7)
+    return (*grads, *[None] * len(_OPTIONS))
 
 
 geo_scan_op.register_autograd(_backward, setup_context=_save_for_backward)
@@ -169,12 +194,13 @@ def _under_autocast(device: str) -> None:
             if name not in activations
         }
         with torch.autocast(device, enabled=False):
-            options = zip(_OPTIONS, arguments[len(ScanInputs._fields) :], strict=False)  # the last two have defaults
+            options = zip(_OPTIONS, arguments[len(ScanInputs._fields) :], strict=False)  # the geometry has defaults
             return geo_scan_op(**activations, **parameters, **dict(options))
 
     torch.library.impl(NAME, f"Autocast{device.upper()}")(cast)
 
 
-_OPTIONS = ("orders", "kind", "correction", "backend", "keep_carries", "stretch", "rings")
+_GEOMETRY = ("stretch", "rings", "own_H", "own_W", "hold_H", "hold_W")
+_OPTIONS = ("orders", "kind", "correction", "backend", "keep_carries", *_GEOMETRY)
 for _device in ("cpu", "cuda"):
     _under_autocast(_device)

@@ -57,12 +57,15 @@ def geo_scan_reference(
 
         Abar = torch.exp(dt * A_KEN[k].T)
         Bbar_x = B * (dt * x)
+        hold, own = settings.hold_of(order), settings.own_of(order)
+        if hold:
+            Bbar_x = Bbar_x * held(dt * (hold * A_KEN[k].T))
         if settings.kind == "1d":
-            h = recursion_1d(Abar, Bbar_x, recurrence)
+            h = recursion_1d(Abar, Bbar_x, recurrence, own[1])
         else:
             down = settings.stretch_down(order)
             Abar_down = Abar if down == 1.0 else torch.exp(dt * (down * A_KEN[k].T))
-            h = recursion_2d(Abar, Bbar_x, recurrence, Abar_down, settings.closed(order))
+            h = recursion_2d(Abar, Bbar_x, recurrence, Abar_down, settings.closed(order), own)
         if R_KEN is None:
             y = (C * h).sum(-2)
         elif settings.correction == "equation":
@@ -74,10 +77,15 @@ def geo_scan_reference(
 
 
 def recursion_1d(
-    Abar_BHWNE: torch.Tensor, Bbar_x_BHWNE: torch.Tensor, recurrence: Recurrence = linear_recurrence
+    Abar_BHWNE: torch.Tensor,
+    Bbar_x_BHWNE: torch.Tensor,
+    recurrence: Recurrence = linear_recurrence,
+    own: float = 0.0,
 ) -> torch.Tensor:
-    """h[t] = Abar[t] h[t-1] + Bbar[t] x[t] over the row-major sequence."""
-    return recurrence(Abar_BHWNE.flatten(1, 2), Bbar_x_BHWNE.flatten(1, 2), 1).reshape(Abar_BHWNE.shape)
+    """h[t] = Abar[t] h[t-1] + Bbar[t] x[t] over the row-major sequence. Ours: `own`, see ScanSettings.own_of."""
+    a, b = Abar_BHWNE.flatten(1, 2), Bbar_x_BHWNE.flatten(1, 2)
+    h = recurrence(a, first_counts_more(b, own, 1), 1)
+    return (h + own * b if own else h).reshape(Abar_BHWNE.shape)
 
 
 def recursion_2d(
@@ -86,18 +94,38 @@ def recursion_2d(
     recurrence: Recurrence = linear_recurrence,
     Abar_down_BHWNE: torch.Tensor | None = None,
     closed: tuple[bool, bool] = (False, False),
+    own: tuple[float, float] = (0.0, 0.0),
 ) -> torch.Tensor:
     """g[i,j] = Abar[i,j] g[i,j-1] + Bbar[i,j] x[i,j] along the row, then h[i,j] = Abar[i,j] h[i-1,j] + g[i,j].
 
-    Ours: `Abar_down` in the second one where the spacing of rows is not that of columns, and columns or rows (`closed`)
-    that are rings.
+    Ours: `Abar_down` in the second one where the spacing of rows is not that of columns, columns or rows (`closed`)
+    that are rings, and points that count more for themselves (`own`, see ScanSettings.own_of).
     """
     Abar_down_BHWNE = Abar_BHWNE if Abar_down_BHWNE is None else Abar_down_BHWNE
 
     def along(a: torch.Tensor, b: torch.Tensor, axis: int) -> torch.Tensor:
-        return ring_recurrence(a, b, axis, recurrence) if closed[axis - 1] else recurrence(a, b, axis)
+        is_ring, more = closed[axis - 1], own[axis - 1]
+        if is_ring:
+            states = ring_recurrence(a, b, axis, recurrence)
+        else:
+            states = recurrence(a, first_counts_more(b, more, axis), axis)
+        return states + more * b if more else states
 
     return along(Abar_down_BHWNE, along(Abar_BHWNE, Bbar_x_BHWNE, 2), 1)
+
+
+def first_counts_more(b: torch.Tensor, more: float, axis: int) -> torch.Tensor:
+    """b with its first one along an axis 1 + more times."""
+    if not more:
+        return b
+    rest = b.narrow(axis, 1, b.shape[axis] - 1)
+    return torch.cat([b.narrow(axis, 0, 1) * (1 + more), rest], dim=axis)
+
+
+def held(z: torch.Tensor) -> torch.Tensor:
+    """phi(z) = (exp(z) - 1) / z: Bbar = dt B phi(dt A) is the exact zero-order hold of the appendix."""
+    z = torch.where(z == 0, torch.finfo(z.dtype).tiny, z)  # where the time step has vanished
+    return torch.expm1(z) / z
 
 
 def time_step(dt: torch.Tensor, dt_weight_KEr: torch.Tensor | None, dt_bias_KE: torch.Tensor) -> torch.Tensor:

@@ -4,17 +4,16 @@ Axes: B batch, H x W grid, E channels, N dstates, K scan directions, r rank of t
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 
 from geomano_hpc.kernels.autocast import autocast_dtype
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings, check, has_tangent, state_dtype
 from geomano_hpc.kernels.loop import loop_recurrence
-from geomano_hpc.kernels.operator import geo_scan_op
+from geomano_hpc.kernels.operator import geo_scan_op, geometry
 from geomano_hpc.kernels.orders import ScanOrder, order_set
 from geomano_hpc.kernels.reference import Recurrence, geo_scan_reference, linear_recurrence, time_step
-from geomano_hpc.kernels.spacing import scan_on_spacing
+from geomano_hpc.kernels.spacing import on_spacing
 
 
 def geo_scan(
@@ -33,6 +32,7 @@ def geo_scan(
     correction: str = "equation",
     spacing: tuple[float, float] = (1.0, 1.0),
     periodic: tuple[bool, bool] = (False, False),
+    exact_hold: bool = False,
     backend: str = "auto",
 ) -> torch.Tensor:
     """Scan a grid in K orders with geometric correction and sum the results: Eqs. (1D, 2D GeoMamba-SSM).
@@ -58,6 +58,7 @@ def geo_scan(
             by exp(spacing dt A) from point to point, and a point counts for its length (1d) or area (2d)
         periodic: along H, along W the hidden states of kind "2d" are closed on the ring: a row, or column, begins with
             the state with which it ends
+        exact_hold: Bbar is the zero-order hold of the appendix, (exp(dt A) - 1) / A B, and not dt B
         backend: "auto", "triton", "cpu", "torch" or "reference"; "loop" is the reference in a form for exporters
 
     Returns:
@@ -91,10 +92,11 @@ def geo_scan(
     check(inputs, settings)
     if correction == "input":  # which needs no hidden states, and so no kernel
         inputs, settings = inputs._replace(R=None), settings._replace(correction="equation")
-    if spacing == (1.0, 1.0):
-        y = _scan(inputs, settings, backend)
-    else:
-        y = scan_on_spacing(inputs, settings, spacing, partial(_scan, backend=backend))
+    if exact_hold:
+        settings = settings._replace(hold=(1.0, 1.0))
+    if spacing != (1.0, 1.0):
+        inputs, settings = on_spacing(inputs, settings, spacing)
+    y = _scan(inputs, settings, backend)
     return y if R is None or inputs.R is not None else y - _duplicated_input(x, C, R)
 
 
@@ -104,8 +106,7 @@ def _scan(inputs: ScanInputs, settings: ScanSettings, backend: str) -> torch.Ten
     if has_tangent(*inputs):
         raise NotImplementedError(f"geo_scan: backend {backend!r} has no forward-mode derivative; take 'reference'")
     needs_grad = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs)
-    rings = settings.periodic[0] + 2 * settings.periodic[1]
-    options = (settings.kind, settings.correction, backend, needs_grad, settings.stretch, rings)
+    options = (settings.kind, settings.correction, backend, needs_grad, *geometry(settings))
     y, _ = geo_scan_op(*inputs, [order.code for order in settings.orders], *options)
     return y
 

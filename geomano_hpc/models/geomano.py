@@ -93,6 +93,9 @@ class GeomanoConfig(ModelConfig):
         default="auto", description="rank of the time step: auto is a sixteenth of the embedding, full is no reduction"
     )
     scan_bias: bool = Field(default=False, description="a bias of dt, B and C, so that B x may be linear in x")
+    exact_hold: bool = Field(
+        default=False, description="Bbar is the appendix's zero-order hold (exp(dt A) - 1) / A B, and not dt B"
+    )
     way_out: WayOut = Field(
         default="gated",
         description="after the scan y: SiLU(LayerNorm(y)) SiLU(z), y SiLU(z) or y, and then the projection",
@@ -209,6 +212,7 @@ def _kernel(config: GeomanoConfig) -> Any:
         dt_rank=config.dt_rank,
         dt_range=config.dt_range,
         scan_bias=config.scan_bias,
+        exact_hold=config.exact_hold,
         **around_the_scan,
     )
 

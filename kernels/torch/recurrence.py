@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import torch
 
+from geomano_hpc.kernels.reference import first_counts_more
+
 _LONG = 256  # an axis longer than this is cut into chunks that advance together
 
 
@@ -36,6 +38,7 @@ class Recurrence(NamedTuple):
     a: torch.Tensor
     axis: int
     exponent: torch.Tensor | None = None  # on a ring, a = exp(exponent)
+    own: float = 0.0  # what a step counts more for itself, and the first for those after it: ScanSettings.own_of
 
     def states(self, b: torch.Tensor) -> torch.Tensor:
         """On a ring, where h from zero ends at e, it begins with e / (1 - p), p the product of a; by expm1, since p may
@@ -54,6 +57,19 @@ class Recurrence(NamedTuple):
         later = Recurrence(self._later(self.a), self.axis, exponent)
         return later.states(b.flip(self.axis)).flip(self.axis)
 
+    def states_and_read(self, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The states of the recurrence, and what is read of them: with what a step counts more for itself."""
+        states = self.states(self._entering(b))
+        return states, states.add(b, alpha=self.own) if self.own else states
+
+    def adjoints_of_read(self, d: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The adjoints of the states, and those of b."""
+        adjoints = self.adjoints(d)
+        return adjoints, self._entering(adjoints).add(d, alpha=self.own) if self.own else adjoints
+
+    def _entering(self, b: torch.Tensor) -> torch.Tensor:
+        return b if self.exponent is not None else first_counts_more(b, self.own, self.axis)
+
     def before(self, states: torch.Tensor) -> torch.Tensor:
         """The states one step earlier."""
         earlier = states.roll(1, self.axis)
@@ -63,6 +79,15 @@ class Recurrence(NamedTuple):
 
     def _later(self, a: torch.Tensor) -> torch.Tensor:
         return a.roll(-1, self.axis).flip(self.axis)
+
+
+def held_slope(z: torch.Tensor) -> torch.Tensor:
+    """phi'(z) of phi(z) = (exp(z) - 1) / z; a series where the quotient would lose its digits."""
+    far = torch.where(z.abs() < 0.5, 1.0, z)
+    series = torch.zeros_like(z)
+    for n in range(13, -1, -1):  # z^n / (n! (n + 2))
+        series = series * z + 1.0 / (math.factorial(n) * (n + 2))
+    return torch.where(z.abs() < 0.5, series, (torch.exp(far) - torch.expm1(far) / far) / far)
 
 
 def _cut(tensor: torch.Tensor, axis: int, chunks: int, steps: int, fill: float) -> torch.Tensor:

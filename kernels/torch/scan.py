@@ -12,7 +12,8 @@ import torch.nn.functional as F
 
 from geomano_hpc.kernels.inputs import ScanInputs, ScanSettings
 from geomano_hpc.kernels.orders import ScanOrder
-from geomano_hpc.kernels.torch.recurrence import Recurrence
+from geomano_hpc.kernels.reference import held
+from geomano_hpc.kernels.torch.recurrence import Recurrence, held_slope
 
 _STATES_AT_A_TIME = 2**20  # hidden states of a block: 4 MB in float32
 
@@ -45,13 +46,14 @@ def backward(
 
 
 class _States(NamedTuple):
-    """The recurrences along the rows and down the columns, and what they compute."""
+    """The recurrences along the rows and down the columns, and what they compute. In 1D there are no columns."""
 
     rows: Recurrence
-    columns: Recurrence
+    columns: Recurrence | None
     bx_BHWNE: torch.Tensor  # Bbar x
-    g_BHWNE: torch.Tensor  # in 1D the same as h
-    h_BHWNE: torch.Tensor
+    g_BHWNE: torch.Tensor  # along the rows
+    h_BHWNE: torch.Tensor  # down the columns
+    read_BHWNE: torch.Tensor  # with what points count more for themselves
 
 
 class _Block(NamedTuple):
@@ -71,28 +73,39 @@ class _Block(NamedTuple):
     def states(self) -> "_States":
         delta = F.softplus(self.raw_BHWE)[..., None, :]
         bx = self.B_BHWN1 * (delta * self.x_BHWE[..., None, :])
-        exponent = exponent_down = delta * self.A_NE
-        a = a_down = torch.exp(exponent)
-        if self.down != 1.0:
-            exponent_down = delta * (self.down * self.A_NE)
-            a_down = torch.exp(exponent_down)
-        columns_closed, rows_closed = self.settings.closed(self.order)
-        rows = Recurrence(a, 2, exponent if rows_closed else None)
-        columns = Recurrence(a_down, 1, exponent_down if columns_closed else None)
+        if self.hold:
+            bx = bx * held(delta * (self.hold * self.A_NE))
+        exponent = delta * self.A_NE
+        down, (own_down, own_along) = self.down, self.own
         if self.settings.kind == "1d":
-            g = h = Recurrence(a.flatten(1, 2), 1).states(bx.flatten(1, 2)).view_as(a)
-        else:
-            g = rows.states(bx)
-            h = columns.states(g)
-        return _States(rows, columns, bx, g, h)
+            sequence = Recurrence(torch.exp(exponent).flatten(1, 2), 1, own=own_along)
+            h, read = (t.view_as(bx) for t in sequence.states_and_read(bx.flatten(1, 2)))
+            return _States(sequence, None, bx, h, h, read)
+        columns_closed, rows_closed = self.settings.closed(self.order)
+        exponent_down = exponent if down == 1.0 else delta * (down * self.A_NE)
+        a = torch.exp(exponent)
+        a_down = a if down == 1.0 else torch.exp(exponent_down)
+        rows = Recurrence(a, 2, exponent if rows_closed else None, own_along)
+        columns = Recurrence(a_down, 1, exponent_down if columns_closed else None, own_down)
+        g, along = rows.states_and_read(bx)
+        h, read = columns.states_and_read(along)
+        return _States(rows, columns, bx, g, h, read)
 
     @property
     def down(self) -> float:
         return self.settings.stretch_down(self.order)
 
+    @property
+    def own(self) -> tuple[float, float]:
+        return self.settings.own_of(self.order)
+
+    @property
+    def hold(self) -> float:
+        return self.settings.hold_of(self.order)
+
     def read_out(self) -> torch.Tensor:
         """C h - R Bbar x or C (h - R Bbar x), summed over the dstates."""
-        _, _, bx, _, h = self.states()
+        _, _, bx, _, _, h = self.states()
         if self.R_NE is None:
             return (self.C_BHWN1 * h).sum(-2)
         if self.settings.correction == "equation":
@@ -100,26 +113,29 @@ class _Block(NamedTuple):
         return (self.C_BHWN1 * (h - self.R_NE * bx)).sum(-2)
 
     def add_gradients(self, dy_BHWE: torch.Tensor, inputs: ScanInputs, grads: ScanInputs) -> None:
-        rows, columns, bx, g, h = self.states()
+        rows, columns, bx, g, h, read = self.states()
         dy = self.order.turn(dy_BHWE[..., self.channels])[..., None, :]
-        if self.settings.kind == "1d":
-            sequence = Recurrence(rows.a.flatten(1, 2), 1)
-            lam = mu = sequence.adjoints((self.C_BHWN1 * dy).flatten(1, 2)).view_as(h)
-            dexponent = rows.a * lam * sequence.before(h.flatten(1, 2)).view_as(h)
+        if columns is None:
+            mu, dbx = (t.view_as(h) for t in rows.adjoints_of_read((self.C_BHWN1 * dy).flatten(1, 2)))
+            dexponent = rows.a.view_as(h) * mu * rows.before(h.flatten(1, 2)).view_as(h)
         else:
-            lam = columns.adjoints(self.C_BHWN1 * dy)
-            mu = rows.adjoints(lam)
+            lam, dalong = columns.adjoints_of_read(self.C_BHWN1 * dy)
+            mu, dbx = rows.adjoints_of_read(dalong)
             if self.down == 1.0:
                 dexponent = rows.a * (lam * columns.before(h) + mu * rows.before(g))
             else:
                 dexponent = self.down * columns.a * lam * columns.before(h) + rows.a * mu * rows.before(g)
-        dbx, read = mu, h
         if self.R_NE is not None:
             corrected_dy = dy if self.settings.correction == "equation" else self.C_BHWN1 * dy
-            dbx = mu - self.R_NE * corrected_dy
-            read = h if self.settings.correction == "equation" else h - self.R_NE * bx
+            dbx = dbx - self.R_NE * corrected_dy
+            read = read if self.settings.correction == "equation" else read - self.R_NE * bx
             grads.R[self.k, self.channels] -= (corrected_dy * bx).sum((0, 1, 2)).T  # type: ignore[index]
         delta = F.softplus(self.raw_BHWE)
+        if self.hold:
+            z = delta[..., None, :] * (self.hold * self.A_NE)
+            u_BHW1E = (delta * self.x_BHWE)[..., None, :]
+            dexponent = dexponent + self.hold * held_slope(z) * dbx * self.B_BHWN1 * u_BHW1E
+            dbx = dbx * held(z)  # of B dt x from here on
         du = (self.B_BHWN1 * dbx).sum(-2)
         ddelta = du * self.x_BHWE + (dexponent * self.A_NE).sum(-2)
         draw = ddelta * torch.sigmoid(self.raw_BHWE)

@@ -1,7 +1,7 @@
 """GeoMamba kernel (Algorithm 1): the four-way scan with its projections, convolution and gate.
 
-What is ours and not the paper's is off by default: larger convolutions, a spectral branch, B and C with a bias, a
-other ways out, other time steps to begin with, and axes that are rings.
+What is ours and not the paper's is off by default: larger convolutions, a spectral branch, B and C with a bias, other
+ways out, other time steps to begin with, and axes that are rings. So is the exact zero-order hold of the appendix.
 
 Axes: B batch, h x w patch grid, D embedding, E = expand * D channels of the scan, K directions, N dstates, r rank of
 the time step.
@@ -42,6 +42,7 @@ class GeoMambaKernel(WithWayOut):
         dt_range: tuple[float, float] = (1e-3, 1e-1),
         conv_size: int = 3,
         scan_bias: bool = False,
+        exact_hold: bool = False,
         spectral_modes: int = 0,
         way_out: WayOut = "gated",
         backend: str = "auto",
@@ -50,6 +51,7 @@ class GeoMambaKernel(WithWayOut):
         super().__init__(way_out, backend)
         self.kind = kind
         self.correction_form = correction_form
+        self.exact_hold = exact_hold
         self.orders = order_set(orders)
         K, N = len(self.orders), dstate
         D = embedding
@@ -103,6 +105,7 @@ class GeoMambaKernel(WithWayOut):
             correction=self.correction_form,
             spacing=where.spacing,
             periodic=rings,
+            exact_hold=self.exact_hold,
             backend=self.backend,
         )
         if self.spectral is not None:
