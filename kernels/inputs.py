@@ -56,8 +56,8 @@ class ScanSettings(NamedTuple):
         return (along_W, along_H) if order.column_major else (along_H, along_W)
 
     def hold_of(self, order: ScanOrder) -> float:
-        """Bbar = dt B phi(hold dt A) with phi(z) = (exp(z) - 1) / z, the exact zero-order hold; 0: Bbar = dt B. On another
-        grid the exponents of A are those of its steps, and hold makes them those of the training's."""
+        """Bbar = dt B phi(hold dt A) with phi(z) = (exp(z) - 1) / z, the exact zero-order hold; 0: Bbar = dt B. On
+        another grid the exponents of A are those of its steps, and hold makes them those of the training's."""
         if self.hold is None:
             return 0.0
         return self.hold[0] if order.column_major else self.hold[1]

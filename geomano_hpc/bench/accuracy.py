@@ -6,7 +6,7 @@ are trained at it on all training samples, and judged on the test split.
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,12 @@ LARGEST_RATIO_OF_SIZES = 1.2
 @dataclass(frozen=True)
 class Contest:
     """A recipe and the models that are put into it. `bars`: (ours, other) -> ratio of errors that ours is to reach;
-    None where the ratio is only shown."""
+    None where the ratio is only shown. `searched`: a rate is searched for each model, else all have the recipe's."""
 
     recipe: str
     models: Mapping[str, Mapping[str, Any]]
     bars: Mapping[tuple[str, str], float | None]
+    searched: bool = True
 
     def only(self, names: Sequence[str]) -> "Contest":
         """Some of the models."""
@@ -42,7 +43,7 @@ class Contest:
                 known = ", ".join(self.models)
                 raise ConfigError(f"unknown model {name!r} of {self.recipe}; choose from {known}, with commas between")
         bars = {pair: bar for pair, bar in self.bars.items() if set(pair) <= set(names)}
-        return Contest(self.recipe, {name: self.models[name] for name in self.models if name in names}, bars)
+        return replace(self, models={name: self.models[name] for name in self.models if name in names}, bars=bars)
 
 
 CONTESTS = {
@@ -65,7 +66,14 @@ CONTESTS = {
         contenders.NAVIER_STOKES,
         {("geomano", "transolver"): 0.5, ("geomano", "fno"): 0.85, ("geomano", "uno"): None},
     ),
+    "darcy_converged": Contest(
+        "bench_darcy_converged",
+        {name: contenders.DARCY[name] for name in ("geomano", "geomano best", "transolver", "fno")},
+        {(ours, other): None for ours in ("geomano", "geomano best") for other in ("transolver", "fno")},
+        searched=False,
+    ),
 }
+USUAL = ("darcy", "navier_stokes")  # the others take many hours
 
 
 def bench_accuracy(
@@ -90,7 +98,7 @@ def bench_accuracy(
     for problem, contest in contests.items():
         study = Study(name=f"accuracy_{problem}", recipe=contest.recipe, set=dict(changes), seeds=list(range(seeds)))
         search = None
-        if "training.lr" not in changes:
+        if contest.searched and "training.lr" not in changes:
             search = _search(study, contest, rate_epochs, runs, at_once, rates)
         study = study.model_copy(update={"zip": _variants(contest, search)})
         planned = plan(study)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from geomano_hpc.bench.accuracy import CONTESTS, Contest, accuracy_table, bench_accuracy
+from geomano_hpc.bench.curves import curve_of, draw_curves, mean_curve
 from geomano_hpc.bench.rate_views import draw_rates
 from geomano_hpc.bench.record import measurement_table
 from geomano_hpc.config import load_recipe
@@ -80,6 +81,8 @@ def test_every_model_is_compared_at_the_rate_that_was_found_for_it(darcy_store: 
     assert any("ours / fno" in line and "<= 0.7" in line for line in measurement_table(again))
     draw_rates(again, out.with_suffix(".png"))
     assert out.with_suffix(".png").stat().st_size > 10_000
+    draw_curves(again, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow(60)
@@ -134,7 +137,23 @@ def test_some_models_keep_their_order_and_the_bars_between_them() -> None:
         CONTESTS["darcy"].only(["fon"])
 
 
-@pytest.mark.parametrize(("problem", "channels"), [("darcy", 1), ("navier_stokes", 10)])
+@pytest.mark.slow
+def test_contest_of_one_rate_searches_nothing_and_its_curves_are_means_over_seeds(
+    darcy_store: Path, tmp_path: Path
+) -> None:
+    one = Contest("bench_darcy_converged", {"ours": OURS}, {}, searched=False)
+    given = {**changes(darcy_store), "training.evaluate_every": 1}
+    (row,) = bench_accuracy({"darcy_converged": one}, 2, given, tmp_path / "runs", 2, None)["rows"]
+    assert (row["lr"], row["rates"]) == (load_recipe("bench_darcy_converged").training.lr, [])
+    first, second = curves = [curve_of(RunFolder(Path(run))) for run in row["runs"]]
+    mean = mean_curve(curves)
+    assert mean.epochs == first.epochs == [1, 2]
+    assert mean.errors == pytest.approx([(a + b) / 2 for a, b in zip(first.errors, second.errors, strict=True)])
+    assert mean.errors[-1] == pytest.approx(row["mean"])
+    assert 0 < mean.seconds[0] < mean.seconds[1]
+
+
+@pytest.mark.parametrize(("problem", "channels"), [("darcy", 1), ("navier_stokes", 10), ("darcy_converged", 1)])
 def test_models_of_the_benchmark_have_equal_size_and_the_recipe_is_ours(problem: str, channels: int) -> None:
     contest = CONTESTS[problem]
     sizes = []
