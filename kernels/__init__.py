@@ -2,7 +2,7 @@
 stands between the matrix products of a layer."""
 
 from geomano_hpc.kernels.backends import BackendStatus, backend_statuses, choose_backend, ready_backend
-from geomano_hpc.kernels.dense import conv_silu, depthwise_conv, gelu, layer_norm, negative_exp, norm_gate
+from geomano_hpc.kernels.dense import conv_silu, depthwise_conv, gate, gelu, layer_norm, negative_exp, norm_gate
 from geomano_hpc.kernels.orders import ORDER_SETS, ScanOrder, order_set
 from geomano_hpc.kernels.rows import split_rows
 from geomano_hpc.kernels.scan import geo_scan
@@ -15,6 +15,7 @@ __all__ = [
     "choose_backend",
     "conv_silu",
     "depthwise_conv",
+    "gate",
     "gelu",
     "geo_scan",
     "layer_norm",

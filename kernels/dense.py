@@ -1,4 +1,4 @@
-"""What stands between the matrix products of a GeoMaNO layer: convolution with activation, norm and gate, norm, GELU.
+"""What stands between the matrix products of a GeoMaNO layer: convolution with activation, norm, gate or both, GELU.
 
 Each is one operator of torch that a kernel computes in one pass over memory, forwards and backwards, keeping its inputs
 only: in C++ on a CPU, in Triton on a GPU. What a kernel does not take is plain torch, which computes the same: on a CPU
@@ -94,6 +94,12 @@ def norm_gate(
     if kernel is not None:
         return _run("norm_gate", kernel, [y, z, weight, bias], epsilon)
     return F.silu(F.layer_norm(y, weight.shape, weight, bias, epsilon)) * F.silu(z)
+
+
+def gate(y: torch.Tensor, z: torch.Tensor, backend: str = "auto") -> torch.Tensor:
+    """y * SiLU(z), both of them [..., E]."""
+    kernel = _kernel(backend, [y, z]) if y.shape == z.shape else None
+    return y * F.silu(z) if kernel is None else _run("gate", kernel, [y, z])
 
 
 def layer_norm(

@@ -70,6 +70,18 @@ def norm_gate_backward(
     return _of(backend).norm_gate_backward(dout, y, z, weight, bias, epsilon)
 
 
+@torch.library.custom_op("geomano_hpc::gate", mutates_args=())
+def gate(y: torch.Tensor, z: torch.Tensor, backend: str) -> torch.Tensor:
+    return _of(backend).gate(y, z)
+
+
+@torch.library.custom_op("geomano_hpc::gate_backward", mutates_args=())
+def gate_backward(
+    dout: torch.Tensor, y: torch.Tensor, z: torch.Tensor, backend: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _of(backend).gate_backward(dout, y, z)
+
+
 @torch.library.custom_op("geomano_hpc::gelu", mutates_args=())
 def gelu(x: torch.Tensor, backend: str) -> torch.Tensor:
     return _of(backend).gelu(x)
@@ -106,12 +118,14 @@ def _empty(like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor
 conv_silu.register_fake(lambda z, *rest: _empty(z))
 depthwise_conv.register_fake(lambda z, *rest: _empty(z))
 norm_gate.register_fake(lambda y, *rest: _empty(y))
+gate.register_fake(lambda y, *rest: _empty(y))
 gelu.register_fake(lambda x, backend: _empty(x))
 layer_norm.register_fake(lambda x, weight, bias, epsilon, dtype: _empty(x, dtype))
 negative_exp.register_fake(_empty)
 conv_silu_backward.register_fake(lambda dx, *inputs: tuple(_empty(one) for one in inputs[:3]))
 depthwise_conv_backward.register_fake(lambda dx, *inputs: tuple(_empty(one) for one in inputs[:3]))
 norm_gate_backward.register_fake(lambda dout, *inputs: tuple(_empty(one) for one in inputs[:4]))
+gate_backward.register_fake(lambda dout, y, z, backend: (_empty(y), _empty(z)))
 layer_norm_backward.register_fake(lambda dout, *inputs: tuple(_empty(one) for one in inputs[:3]))
 gelu_backward.register_fake(lambda dout, x, backend: _empty(x))
 
@@ -133,6 +147,9 @@ depthwise_conv.register_autograd(
 norm_gate.register_autograd(
     lambda ctx, dout: (*norm_gate_backward(dout, *ctx.saved_tensors, *ctx.rest), None, None),
     setup_context=_keep_inputs,
+)
+gate.register_autograd(
+    lambda ctx, dout: (*gate_backward(dout, *ctx.saved_tensors, *ctx.rest), None), setup_context=_keep_inputs
 )
 gelu.register_autograd(
     lambda ctx, dout: (gelu_backward(dout, *ctx.saved_tensors, *ctx.rest), None), setup_context=_keep_inputs

@@ -67,6 +67,18 @@ def norm_gate_backward(
     return dy, dz, dweight, dbias
 
 
+def gate(y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    out = _with_room(y)
+    _call("gate_forward", y.numel(), y, z, out)
+    return out
+
+
+def gate_backward(dout: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    dy, dz = _empty(y), _empty(z)
+    _call("gate_backward", y.numel(), y, z, dout, dy, dz)
+    return dy, dz
+
+
 def gelu(x: torch.Tensor) -> torch.Tensor:
     out = _with_room(x)
     _call("gelu_forward", x.numel(), x, out)

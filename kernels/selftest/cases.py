@@ -113,6 +113,7 @@ _EXACT: dict[str, Callable[..., torch.Tensor]] = {
         ).movedim(1, -1)
     ),
     "norm_gate": lambda x, z, weight, bias: F.silu(F.layer_norm(x, weight.shape, weight, bias, _EPSILON)) * F.silu(z),
+    "gate": lambda x, z: x * F.silu(z),
     "layer_norm": lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias, _EPSILON),
     "gelu": lambda x: F.gelu(x),
     "negative_exp": lambda x: -torch.exp(x),

@@ -18,6 +18,7 @@ from geomano_hpc.kernels import (
     choose_backend,
     conv_silu,
     depthwise_conv,
+    gate,
     gelu,
     geo_scan,
     norm_gate,
@@ -113,6 +114,7 @@ def test_dense_parts_and_their_gradients(vectors: str, shape: tuple[int, ...]) -
         (depthwise_conv(leaf, larger, bias, "gelu", backend="cpu"), wide),
         (conv_silu(leaf, kernel, bias, "cpu"), convolved),
         (norm_gate(leaf, z, bias, bias, 1e-5, "cpu"), F.silu(norm) * F.silu(z.double())),
+        (gate(z, leaf, "cpu"), z.double() * F.silu(exact)),
         (gelu(leaf, "cpu"), F.gelu(exact)),
     )
     for fused, plain in pairs:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from geomano_hpc.errors import BackendError
-from geomano_hpc.kernels import backends, conv_silu, gelu, norm_gate
+from geomano_hpc.kernels import backends, conv_silu, gate, gelu, norm_gate
 from geomano_hpc.kernels.cpu import dense
 from geomano_hpc.kernels.cpu import extension as cpu_extension
 
@@ -21,18 +21,19 @@ def convolve(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch
     return F.silu(F.conv2d(z.movedim(-1, 1), weight, bias, padding=1, groups=len(weight)).movedim(1, -1))
 
 
-def gate(y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def plain_norm_gate(y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return F.silu(F.layer_norm(y, weight.shape, weight, bias, EPSILON)) * F.silu(z)
 
 
-def fused_gate(y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def fused_norm_gate(y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return norm_gate(y, z, weight, bias, EPSILON)
 
 
 # The operator, torch's own way, and the inputs for a grid.
 OPERATIONS: dict[str, tuple[Operation, Operation]] = {
     "conv_silu": (conv_silu, convolve),
-    "norm_gate": (fused_gate, gate),
+    "norm_gate": (fused_norm_gate, plain_norm_gate),
+    "gate": (gate, lambda y, z: y * F.silu(z)),
     "gelu": (gelu, F.gelu),
 }
 SHAPES = [(2, 7, 13, 32), (1, 1, 5, 16), (2, 150, 1, 16), (3, 2, 2, 48), (1, 1, 1, 16), (1, 9, 10, 64), (1, 2, 261, 16)]
@@ -45,6 +46,8 @@ def inputs_of(name: str, shape: tuple[int, ...]) -> list[torch.Tensor]:
         return [torch.randn(shape), torch.randn(E, 1, 3, 3), torch.randn(E)]
     if name == "norm_gate":
         return [3 * torch.randn(shape) + 1, 4 * torch.randn(shape), torch.randn(E), torch.randn(E)]
+    if name == "gate":
+        return [3 * torch.randn(shape), 4 * torch.randn(shape)]
     return [3 * torch.randn(shape)]
 
 
@@ -104,7 +107,7 @@ def test_what_is_not_finite_stays_so(name: str, value: float) -> None:
 def test_activations_far_out_do_not_overflow(far: float) -> None:
     x = (far * torch.linspace(-1, 1, 1600)).view(100, 16).requires_grad_()
     exact = x.detach().double().requires_grad_()
-    for fused, plain in ((gelu, exact_gelu), (fused_gate_of_ones, gate_of_ones)):
+    for fused, plain in ((gelu, exact_gelu), (fused_norm_gate_of_ones, norm_gate_of_ones), (gate_of_ones, silu)):
         value, right = fused(x), plain(exact)
         (slope,), (right_slope,) = torch.autograd.grad(value.sum(), x), torch.autograd.grad(right.sum(), exact)
         assert torch.allclose(value.double(), right, rtol=1e-6, atol=1e-6)
@@ -116,13 +119,21 @@ def exact_gelu(x: torch.Tensor) -> torch.Tensor:
     return 0.5 * x * torch.erfc(-x / math.sqrt(2))
 
 
-def fused_gate_of_ones(x: torch.Tensor) -> torch.Tensor:
+def fused_norm_gate_of_ones(x: torch.Tensor) -> torch.Tensor:
     return norm_gate(torch.ones_like(x), x, *ONES, EPSILON)
 
 
-def gate_of_ones(x: torch.Tensor) -> torch.Tensor:
+def norm_gate_of_ones(x: torch.Tensor) -> torch.Tensor:
     """Numbers that are all the same have the norm 0, and with it weight and bias of one give a one."""
-    return torch.sigmoid(torch.ones_like(x)) * x * torch.sigmoid(x)
+    return torch.sigmoid(torch.ones_like(x)) * silu(x)
+
+
+def gate_of_ones(x: torch.Tensor) -> torch.Tensor:
+    return gate(torch.ones_like(x), x)
+
+
+def silu(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(x)
 
 
 ONES = (torch.ones(16), torch.ones(16))
@@ -178,7 +189,10 @@ def test_parameters_that_do_not_fit_are_an_error_and_nothing_is_read_beyond_them
     y, z, weight, bias = inputs_of("norm_gate", (2, 3, 4, 16))
     with pytest.raises(RuntimeError):
         norm_gate(y, z, weight.double(), bias.double(), EPSILON)
-    assert torch.equal(norm_gate(y, z[:1], weight, bias, EPSILON), gate(y, z[:1], weight, bias))  # torch broadcasts
+    assert torch.equal(
+        norm_gate(y, z[:1], weight, bias, EPSILON), plain_norm_gate(y, z[:1], weight, bias)
+    )  # torch broadcasts
+    assert torch.equal(gate(y, z[:1]), y * F.silu(z[:1]))
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

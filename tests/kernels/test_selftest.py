@@ -170,7 +170,7 @@ def test_full_test_has_every_kernel_in_it() -> None:
     assert geometries == {(False, False), (True, False), (False, True), (True, True)}
     dense = {(case.operator, case.dtype) for case in full if isinstance(case, DenseCase)}
     assert dense == {(name, dtype) for name in OPERATORS for dtype in ("float32", "bfloat16", "float16")}
-    assert {"conv_silu", "norm_gate", "gelu"} <= set(OPERATORS)
+    assert {"conv_silu", "norm_gate", "gate", "gelu"} <= set(OPERATORS)
     assert set(geometry_cases()) <= set(full)
     assert len({case.name for case in full}) == len(full)
     assert not any(case.dtype == "float16" for case in cases_of("full", "cpu"))

@@ -27,6 +27,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "full_dt": {"dt_rank": "full"},
     "biases": {"scan_bias": True, "dt_rank": 3},
     "linear": {"way_out": "linear"},
+    "product": {"way_out": "product"},
 }
 
 

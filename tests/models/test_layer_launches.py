@@ -41,9 +41,10 @@ pytest.importorskip("triton")
 FORWARD, BACKWARD = 16, 40
 
 
-def layer_of(name: str) -> tuple[GeoMaNOLayer, torch.Tensor]:
+def layer_of(name: str, **changes: object) -> tuple[GeoMaNOLayer, torch.Tensor]:
     config, size = recipes.recipe(name).model, recipes.size(name)
     assert isinstance(config, GeomanoConfig)
+    config = config.model_copy(update=changes)
     with torch.device("meta"):
         layer = GeoMaNOLayer(config)
         # Not a leaf, as what comes from the layer before: it gathers gradients.
@@ -67,6 +68,32 @@ def test_launches_of_a_layer(name: str, forward: int, backward: int) -> None:
     assert counts["conv_silu_kernel"] == counts["norm_gate_kernel"] == counts["gelu_kernel"] == 2
     assert counts["sum_parts_kernel"] == 4
     assert "cat" not in counts  # the gradient of dt, B and C is one tensor
+
+
+def counted(**changes: object) -> tuple[list[str], list[str]]:
+    """Forward and backward of a layer of darcy with other keys."""
+    layer, z = layer_of("darcy", **changes)
+    layer(z)  # what is made once for a grid is made
+    with LaunchCounter() as forth:
+        out = layer(z)
+    with LaunchCounter() as back:
+        torch.autograd.grad(out, [z, *layer.parameters()], torch.empty_like(out))
+    return forth.launches, back.launches
+
+
+def test_a_product_in_the_place_of_norm_and_gate_is_one_kernel_each_way() -> None:
+    forth, back = counted(way_out="product")
+    assert (len(forth), len(back)) == (15, 36)  # no sums for a norm's weight and bias
+    assert forth.count("gate_kernel") == back.count("gate_kernel") == back.count("gate_backward_kernel") == 1
+
+
+def test_launches_of_a_spectral_branch() -> None:
+    """Four products, what arranges the weights, and the sum with the scan's result."""
+    (forth, back), (forth_without, back_without) = counted(spectral_modes=4), counted()
+    assert Counter(forth) - Counter(forth_without) == Counter(bmm=4, mul=1, flip=1, cat=1, stack=1, clone=1, add=1)
+    more = Counter(back) - Counter(back_without)
+    assert more["bmm"] == 4
+    assert more.total() <= 15
 
 
 def test_gradients_that_stay_in_the_parameters_take_no_more() -> None:

@@ -6,10 +6,9 @@ Axes: B batch, h x w patch grid, D embedding, E channels of the scan.
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from geomano_hpc.kernels import norm_gate
+from geomano_hpc.kernels import gate, norm_gate
 from geomano_hpc.models.parts.stack import keeping_inputs
 
 WayOut = Literal["gated", "product", "linear"]
@@ -39,6 +38,6 @@ class WithWayOut(nn.Module):
 
     def _gated(self, y_BhwE: torch.Tensor, z_BhwE: torch.Tensor) -> torch.Tensor:
         if self.norm is None:
-            return self.out_projection(y_BhwE * F.silu(z_BhwE))
+            return self.out_projection(gate(y_BhwE, z_BhwE, self.backend))
         gated = norm_gate(y_BhwE, z_BhwE, self.norm.weight, self.norm.bias, self.norm.eps, self.backend)
         return self.out_projection(gated)

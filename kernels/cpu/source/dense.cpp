@@ -33,6 +33,15 @@ extern "C" void norm_gate_backward(int64_t rows, int64_t channels, const float* 
   NormGate{rows, channels, y, z, weight, bias, epsilon, threads}.backward(dout, dy, dz, dweight, dbias);
 }
 
+extern "C" void gate_forward(int64_t size, const float* y, const float* z, float* out, int64_t threads) {
+  geomano::gate_forward(size, y, z, out, threads);
+}
+
+extern "C" void gate_backward(int64_t size, const float* y, const float* z, const float* dout, float* dy, float* dz,
+                              int64_t threads) {
+  geomano::gate_backward(size, y, z, dout, dy, dz, threads);
+}
+
 extern "C" void gelu_forward(int64_t size, const float* x, float* to, int64_t threads) {
   geomano::gelu_forward(size, x, to, threads);
 }

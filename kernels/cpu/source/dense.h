@@ -1,5 +1,5 @@
-// What else stands between the matrix products of a GeoMaNO layer, each in one pass over memory: the norm and gate after the
-// scan, and GELU. Activations are [rows][E], E a multiple of sixteen, contiguous.
+// What else stands between the matrix products of a GeoMaNO layer, each in one pass over memory: the norm and gate, or the
+// gate alone, after the scan, and GELU. Activations are [rows][E], E a multiple of sixteen, contiguous.
 //
 // Sums over rows (gradients of weights) are partial sums of a fixed number of rows, added in order: the same bits for any
 // number of threads.
@@ -91,6 +91,23 @@ struct NormGate {
     std::memcpy(dbias, &total[channels], channels * sizeof(float));
   }
 };
+
+// out[i] = y[i] silu(z[i]), and its gradients for d[i].
+inline void gate_forward(int64_t size, const float* y, const float* z, float* out, int64_t threads) {
+#pragma omp parallel for num_threads(threads)
+  for (int64_t i = 0; i < size; i += kLanes) (Floats::load(y + i) * silu(Floats::load(z + i)).value).store(out + i);
+}
+
+inline void gate_backward(int64_t size, const float* y, const float* z, const float* d, float* dy, float* dz,
+                          int64_t threads) {
+#pragma omp parallel for num_threads(threads)
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const Silu of_z = silu(Floats::load(z + i));
+    const Floats di = Floats::load(d + i);
+    (di * of_z.value).store(dy + i);
+    (di * Floats::load(y + i) * of_z.slope).store(dz + i);
+  }
+}
 
 // to[i] = gelu(x[i]), or its slope times d[i].
 inline void gelu_forward(int64_t size, const float* x, float* to, int64_t threads) {

@@ -15,7 +15,13 @@ from geomano_hpc.kernels.triton import launching
 from geomano_hpc.kernels.triton.dense.convolution import conv_silu_kernel
 from geomano_hpc.kernels.triton.dense.convolution_backward import conv_silu_backward_kernel
 from geomano_hpc.kernels.triton.dense.depthwise import depthwise_kernel, depthwise_weights_kernel
-from geomano_hpc.kernels.triton.dense.elementwise import gelu_backward_kernel, gelu_kernel, negative_exp_kernel
+from geomano_hpc.kernels.triton.dense.elementwise import (
+    gate_backward_kernel,
+    gate_kernel,
+    gelu_backward_kernel,
+    gelu_kernel,
+    negative_exp_kernel,
+)
 from geomano_hpc.kernels.triton.dense.gate import norm_gate_backward_kernel, norm_gate_kernel
 from geomano_hpc.kernels.triton.dense.norm import layer_norm_backward_kernel, layer_norm_kernel
 from geomano_hpc.kernels.triton.dense.sums import sum_parts_kernel
@@ -257,6 +263,20 @@ def norm_gate_backward(
     arguments = (y, z, weight, bias, dout, dy, dz, partial, rows, per_program, epsilon)
     _launch(y, norm_gate_backward_kernel, programs, arguments, norm_constants(E))
     return dy, dz, *_sum_parts(partial, weight, bias)
+
+
+def gate(y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    y, z, out = y.contiguous(), z.contiguous(), _empty(y)
+    size = y.numel()
+    _launch(y, gate_kernel, triton.cdiv(size, _BLOCK), (y, z, out, size), BLOCK_CONSTANTS)
+    return out
+
+
+def gate_backward(dout: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    dout, y, z, dy, dz = dout.contiguous(), y.contiguous(), z.contiguous(), _empty(y), _empty(z)
+    size = y.numel()
+    _launch(y, gate_backward_kernel, triton.cdiv(size, _BLOCK), (y, z, dout, dy, dz, size), BLOCK_CONSTANTS)
+    return dy, dz
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from geomano_hpc.kernels import conv_silu, gelu, layer_norm, negative_exp, norm_gate
+from geomano_hpc.kernels import conv_silu, gate, gelu, layer_norm, negative_exp, norm_gate
 from tests.support.interpreter import INTERPRETED, NEWER, NO_NEWER, check_in_the_interpreter
 
 pytest.importorskip("triton")
@@ -48,13 +48,14 @@ else:
     def normalise(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return F.layer_norm(x, weight.shape, weight, bias, EPSILON)
 
-    def gate(y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def normalise_and_gate(y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return F.silu(normalise(y, weight, bias)) * F.silu(z)
 
     # The operator, and torch's own way.
     OPERATIONS: dict[str, tuple[Operation, Operation]] = {
         "conv_silu": (partial(conv_silu, backend="triton"), convolve),
-        "norm_gate": (partial(norm_gate, epsilon=EPSILON, backend="triton"), gate),
+        "norm_gate": (partial(norm_gate, epsilon=EPSILON, backend="triton"), normalise_and_gate),
+        "gate": (partial(gate, backend="triton"), lambda y, z: y * F.silu(z)),
         "layer_norm": (partial(layer_norm, epsilon=EPSILON, backend="triton"), normalise),
         "gelu": (partial(gelu, backend="triton"), F.gelu),
         "negative_exp": (partial(negative_exp, backend="triton"), lambda x: -torch.exp(x)),
@@ -62,6 +63,7 @@ else:
     KERNELS = {
         "conv_silu": {"conv_silu_kernel", "conv_silu_backward_kernel", "sum_parts_kernel"},
         "norm_gate": {"norm_gate_kernel", "norm_gate_backward_kernel", "sum_parts_kernel"},
+        "gate": {"gate_kernel", "gate_backward_kernel"},
         "layer_norm": {"layer_norm_kernel", "layer_norm_backward_kernel", "sum_parts_kernel"},
         "gelu": {"gelu_kernel", "gelu_backward_kernel"},
         "negative_exp": {"negative_exp_kernel"},
@@ -80,6 +82,8 @@ else:
             return [3 * torch.randn(shape) + 1, 4 * torch.randn(shape), torch.randn(E), torch.randn(E)]
         if name == "layer_norm":
             return [3 * torch.randn(shape) + 1, torch.randn(E), torch.randn(E)]
+        if name == "gate":
+            return [2 * torch.randn(shape), 4 * torch.randn(shape)]
         return [2 * torch.randn(shape)]
 
     def value_and_gradients(
@@ -155,7 +159,7 @@ else:
                 self.names.append(function.overloadpacket.__name__)
             return function(*arguments, **(options or {}))
 
-    @pytest.mark.parametrize("name", ["conv_silu", "norm_gate", "layer_norm", "gelu"])
+    @pytest.mark.parametrize("name", ["conv_silu", "norm_gate", "gate", "layer_norm", "gelu"])
     def test_who_looks_sees_an_operator_which_gives_the_same_bits(name: str) -> None:
         inputs = inputs_of(name, (1, 3, 4, 20))
         straight = value_and_gradients(OPERATIONS[name][0], inputs)
@@ -180,7 +184,7 @@ else:
         ):
             assert torch.equal(found.isfinite(), right.isfinite())
 
-    @pytest.mark.parametrize("name", ["conv_silu", "norm_gate", "layer_norm", "gelu"])
+    @pytest.mark.parametrize("name", ["conv_silu", "norm_gate", "gate", "layer_norm", "gelu"])
     def test_strided_inputs_and_gradients(name: str) -> None:
         def other_way_round(x: torch.Tensor) -> torch.Tensor:
             return x.transpose(1, 2).contiguous().transpose(1, 2)
@@ -208,7 +212,7 @@ else:
             assert tangent.abs().max() > 0
         assert not launched
 
-    @pytest.mark.parametrize("name", ["conv_silu", "norm_gate", "layer_norm", "gelu"])
+    @pytest.mark.parametrize("name", ["conv_silu", "norm_gate", "gate", "layer_norm", "gelu"])
     def test_under_autocast_the_result_is_torchs_as_the_next_matrix_product_takes_it(
         name: str, launched: set[str]
     ) -> None:
@@ -238,7 +242,7 @@ else:
             return [out.detach(), z.grad, *(parameter.grad for parameter in layer.parameters())]
 
         found = run("triton")
-        assert launched >= set.union(*KERNELS.values())
+        assert launched >= set.union(*KERNELS.values()) - KERNELS["gate"]
         monkeypatch.setattr(local, "depthwise_conv", lambda *inputs: convolve(*inputs[:3]))
         for one, right in zip(found, run("torch"), strict=True):
             assert torch.allclose(one, right, atol=1e-5 * float(right.abs().max().clamp(min=1)))
@@ -296,13 +300,15 @@ else:
             "conv backward": (3, lambda: host.conv_silu_backward(direction, z, taps, bias)),
             "norm": (2, lambda: host.layer_norm(z, weight, bias, EPSILON, dtype)),
             "norm backward": (3, lambda: host.layer_norm_backward(direction, z, weight, bias, EPSILON)),
-            "gate": (3, lambda: host.norm_gate(y, z, weight, bias, EPSILON)),
-            "gate backward": (5, lambda: host.norm_gate_backward(direction, y, z, weight, bias, EPSILON)),
+            "norm and gate": (3, lambda: host.norm_gate(y, z, weight, bias, EPSILON)),
+            "norm and gate backward": (5, lambda: host.norm_gate_backward(direction, y, z, weight, bias, EPSILON)),
+            "gate": (3, lambda: host.gate(y, z)),
+            "gate backward": (5, lambda: host.gate_backward(direction, y, z)),
             "gelu": (2, lambda: host.gelu(z)),
             "gelu backward": (3, lambda: host.gelu_backward(direction, z)),
         }
         for name, (tensors, call) in calls.items():
             memory, cache = (count / (tensors * size) for count in bytes_of(call))
-            print(f"{name:15} {str(dtype)[6:]:9} memory {memory:.3f} cache {cache:.3f}")
+            print(f"{name:22} {str(dtype)[6:]:9} memory {memory:.3f} cache {cache:.3f}")
             assert memory < 1.15, name
             assert cache < (1.35 if name == "conv backward" else 1.15), name

@@ -43,6 +43,8 @@ def variants_of(E: int, dtype: torch.dtype, grid: tuple[int, int, int] = (4, 85,
         host.layer_norm_backward(z, z.float(), weight, weight, 1e-5)
         host.norm_gate(z, z, weight, weight, 1e-5)
         host.norm_gate_backward(z, z, z, weight, weight, 1e-5)
+        host.gate(z, z)
+        host.gate_backward(z, z, z)
         host.gelu(z)
         host.gelu_backward(z, z)
         host.negative_exp(taps)
