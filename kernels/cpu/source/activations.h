@@ -18,12 +18,18 @@ inline Lanes<float> decay(const Lanes<float>& x) {
   return out;
 }
 
+// 1 / (1 + exp(-x)), with 0 for what is far below: where exp(-x) is bounded, what x lies beyond makes it infinite. Blends
+// would cost more than that.
 inline Lanes<float> sigmoid(const Lanes<float>& x) {
-  const Lanes<float> zero = Lanes<float>::all(0), one = Lanes<float>::all(1), small = decay(magnitude(x));
-  Lanes<float> share;
-  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i)
-    share.v[i] = Lanes<float>::Vec::blendv(small.v[i], one.v[i], x.v[i] > zero.v[i]);
-  return share / (one + small);
+  using Vec = Lanes<float>::Vec;
+  const Vec near(-80.0f), far(80.0f), zero(0.0f);
+  const Lanes<float> one = Lanes<float>::all(1.0f), huge = Lanes<float>::all(-3e38f);
+  Lanes<float> bounded, beyond;
+  for (int64_t i = 0; i < Lanes<float>::kVectors; ++i) {
+    bounded.v[i] = at::vec::clamp(x.v[i], near, far);
+    beyond.v[i] = at::vec::clamp_max(x.v[i] - near, zero);
+  }
+  return one / (one + fma(beyond, huge, exp2_product<true>(bounded, Lanes<float>::all(-kLog2e))));
 }
 
 // silu(x) = x sigmoid(x), and its slope sigmoid(x) (1 + x (1 - sigmoid(x))).
