@@ -83,6 +83,13 @@ def stretch_down(orders, k, stretch):
 
 
 @triton.jit
+def own_of(orders, k, own_H, own_W):
+    """ScanSettings.own_of of direction k: down its columns and along its rows."""
+    column_major = ((orders >> (3 * k)) & 1) > 0
+    return tl.where(column_major, own_W, own_H), tl.where(column_major, own_H, own_W)
+
+
+@triton.jit
 def closed(orders, k, rings):
     """ScanSettings.closed of direction k: columns and rows, each 0 or 1. `rings`: 1 for an axis H that is periodic, and
     2 for an axis W."""

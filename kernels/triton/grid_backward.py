@@ -8,7 +8,8 @@ scanned over lanes. With Abar = exp(delta A), and lam, mu the adjoint states of 
     g[i,j] = Abar g[i,j-1] + B delta x                 lam[i,j] = C dy + Abar[i+1,j] lam[i+1,j]
     h[i,j] = Abar h[i-1,j] + g[i,j]                    mu[i,j] = lam[i,j] + Abar[i,j+1] mu[i,j+1]
 
-Where spacings differ by axis (`stretch`), Abar of h and lam is Abar_down, with an exponent of its own.
+Where spacings differ by axis (`stretch`), Abar of h and lam is Abar_down, with an exponent of its own. Where points
+count more for themselves (OWN), g and h are those of wavefront.counts_of_rows, and lam, mu their adjoint states.
 
 Two sweeps have left what enters a tile. What stays inside one program goes through its scratch: see `scratch_size`.
 
@@ -31,6 +32,7 @@ import triton.language as tl
 from geomano_hpc.kernels.triton.arithmetic import (
     LOG2E,
     closed,
+    own_of,
     softplus,
     softplus_slope,
     stretch_down,
@@ -84,8 +86,9 @@ def copy_rows(source, at_point, count, target, BE: tl.constexpr):
 
 
 @triton.jit
-def states(a, a_down, Bx, g_left, h_above):
-    """g before each of the sixteen positions, and h above and at them: h[q] is above position q, h[q + 4] at it."""
+def states(a, a_down, Bx, g_left, h_above, own, OWN: tl.constexpr):
+    """g before each of the sixteen positions, and h above and at them: h[q] is above position q, h[q + 4] at it. With
+    OWN g is that of what enters its row, and h without what the positions count more for themselves: `own_of_part`."""
     past_g = ()
     h = h_above
     g = g_left[0]
@@ -93,9 +96,27 @@ def states(a, a_down, Bx, g_left, h_above):
         if q % 4 == 0:
             g = g_left[q // 4]
         past_g = past_g + (g,)
-        g = a[q] * g + Bx[q]
-        h = h + (a_down[q] * h[q] + g,)
+        if OWN:
+            Bx_q = Bx[q] * own[2] if q < 4 else Bx[q]
+            g = a[q] * g + (Bx_q * own[3] if q % 4 == 0 else Bx_q)
+            h = h + (a_down[q] * h[q] + (g + own[1] * Bx_q),)
+        else:
+            g = a[q] * g + Bx[q]
+            h = h + (a_down[q] * h[q] + g,)
     return past_g, h
+
+
+@triton.jit
+def own_of_part(orders, k, own_H, own_W, i0, j0, columns_closed, rows_closed, OWN: tl.constexpr):
+    """Of a part at row i0 and column j0: own_down over how often its first row counts, own_along, how often its first
+    row and its first column count, and own_down: scalars (wavefront.counts_of_rows)."""
+    if OWN:
+        own_down, own_along = own_of(orders, k, own_H, own_W)
+        of_row = tl.where(i0 == 0, 1.0 + own_down * (1 - columns_closed), 1.0)
+        of_column = tl.where(j0 == 0, 1.0 + own_along * (1 - rows_closed), 1.0)
+        return own_down / of_row, own_along, of_row, of_column, own_down
+    else:
+        return 0.0, 0.0, 1.0, 1.0, 0.0
 
 
 @triton.jit
@@ -132,7 +153,7 @@ def above_part(
 @triton.jit(
     do_not_specialize=[
         "orders", "directions", "batch", "H", "W", "E", "rank", "dt_row", "dt_direction", "B_row", "B_direction",
-        "segments", "segment_tiles", "stretch", "rings",
+        "segments", "segment_tiles", "stretch", "rings", "own_H", "own_W",
     ],
     do_not_specialize_on_alignment=[
         "x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "dy", "hor", "ver", "back_ver", "back_hor", "scratch",
@@ -143,9 +164,10 @@ def grid_backward_kernel(
     x, dt, A, B, C, D, R, bias, weight, dy, hor, ver, back_ver, back_hor, scratch,
     dx_part, ddt, over_channels, of_parameters,
     orders, directions, batch, H, W, E, rank, dt_row, dt_direction, B_row, B_direction,
-    segments, segment_tiles, stretch, rings,
+    segments, segment_tiles, stretch, rings, own_H, own_W,
     LOW_RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, NEEDS_R: tl.constexpr,
     STRIP: tl.constexpr, BE: tl.constexpr, STRETCHED: tl.constexpr, RINGS: tl.constexpr,
+    OWN: tl.constexpr,
 ):  # fmt: skip
     """Grid (TI * segments, blocks, K * batch), segments innermost; a segment has segment_tiles tiles.
 
@@ -298,13 +320,14 @@ def grid_backward_kernel(
                     record = home + lane * 4 + FIELD
                     between = home + lane + BETWEEN + part * OF_PART
                     B_s = uniform
+                    own = own_of_part(orders, k_now, own_H, own_W, i0, j0, columns_closed, rows_closed, OWN)
                     for _s in range(N):
                         A2_e, _dA, _R, _dR = load_field(record, BE)
                         a = unstack(tl.exp2(delta * A2_e[None, :]), BE)
                         Bx = unstack(load_fields(B_s, everywhere, BE) * u, BE)
                         g_left = unstack4(tl.load(rows4(left, BE)), BE)
                         a_down = unstack(tl.exp2(delta * (A2_e * down)[None, :]), BE) if STRETCHED else a
-                        _g, h = states(a, a_down, Bx, g_left, unstack4(tl.load(rows4(above, BE)), BE))
+                        _g, h = states(a, a_down, Bx, g_left, unstack4(tl.load(rows4(above, BE)), BE), own, OWN)
                         tl.store(rows4(between, BE), stack(h[16:], BE))
                         record += RECORD
                         between += RECORD
@@ -360,6 +383,7 @@ def grid_backward_kernel(
             record = home + lane * 4 + part * OF_PART
             B_s = home + UNIFORMS + part * (2 * N * PART)
             v = tl.arange(0, 32)
+            own = own_of_part(orders, k + again, own_H, own_W, i0, j0, columns_closed, rows_closed, OWN)
             number = tile_number(kb + again, block, area, ti, across, tj) * PARTS + part
             sums = over_channels + number * ((rank_now + 2 * N) * PART) + v // PART * (N * PART) + v % PART
             for _s in range(N):
@@ -371,13 +395,14 @@ def grid_backward_kernel(
                 g_left = unstack4(tl.load(rows4(left, BE)), BE)
                 h_above = unstack4(tl.load(rows4(above, BE)), BE)
                 a_down = unstack(tl.exp2(delta * (A2_e * down)[None, :]), BE) if STRETCHED else a
-                past_g, h = states(a, a_down, unstack(Bx_q, BE), g_left, h_above)
+                past_g, h = states(a, a_down, unstack(Bx_q, BE), g_left, h_above, own, OWN)
                 Cdy_q = C_q * dy_q
                 lam_from = unstack(Cdy_q, BE)
                 eta_in = load_field(record, BE)
                 nu = unstack4(tl.load(rows4(under, BE)), BE)
                 eta = eta_in[3]
-                mus = ()
+                for_Bx = ()
+                reads = ()
                 throughs = ()
                 eta_out = ()
                 up = ()
@@ -386,22 +411,33 @@ def grid_backward_kernel(
                         eta = eta_in[q // 4]
                         up = ()
                     lam = nu[q % 4] + lam_from[q]
-                    mu = lam + eta
                     nu_q = a_down[q] * lam
+                    if OWN:
+                        more_down = own[0] if q < 4 else own[4]
+                        do = lam + more_down * lam_from[q]
+                        mu = do + eta
+                        for_Bx_q = (mu * own[3] if q % 4 == 0 else mu) + own[1] * do
+                        for_Bx = (for_Bx_q * own[2] if q < 4 else for_Bx_q,) + for_Bx
+                        past_h = a_down[q] * h[q]
+                        reads = (h[q + 4] + more_down * (h[q + 4] - past_h),) + reads
+                    else:
+                        mu = lam + eta
+                        for_Bx = (mu,) + for_Bx
                     eta = a[q] * mu
-                    if STRETCHED:
+                    if OWN:
+                        through = (down * (lam * past_h) if STRETCHED else lam * past_h) + eta * past_g[q]
+                    elif STRETCHED:
                         through = down * (nu_q * h[q]) + eta * past_g[q]
                     else:
                         through = nu_q * h[q] + eta * past_g[q]
                     dA_e += delta_each[q] * through
                     up = (nu_q,) + up
-                    mus = (mu,) + mus
                     throughs = (through,) + throughs
                     if q % 4 == 0:
                         nu = up
                         eta_out = (eta,) + eta_out
-                direct = stack(mus, BE)
-                corrected = stack(h[4:], BE)
+                direct = stack(for_Bx, BE)
+                corrected = stack(reads if OWN else h[4:], BE)
                 if CORRECTION == 1:
                     direct -= R_e[None, :] * dy_q
                 if CORRECTION == 2:

@@ -15,12 +15,14 @@ Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, stretch_down, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, own_of, stretch_down, turned
 from geomano_hpc.kernels.triton.wavefront import (
     begin_column,
     begin_rows,
     column_of,
     columns_of,
+    count_of_column,
+    counts_of_rows,
     has_begun,
     load_dstates,
     load_weights,
@@ -32,6 +34,7 @@ from geomano_hpc.kernels.triton.wavefront import (
 
 _INTS = [
     "orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction", "stretch", "rings",
+    "own_H", "own_W",
 ]  # fmt: skip
 _POINTERS = ["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "y_part", "handed", "closing"]
 
@@ -39,15 +42,16 @@ _POINTERS = ["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "y_part", "ha
 @triton.jit(do_not_specialize=_INTS, do_not_specialize_on_alignment=_POINTERS)
 def grid_forward_kernel(
     x, dt, A, B, C, D, R, bias, weight, y_part, handed, closing,
-    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, stretch, rings,
+    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, stretch, rings, own_H, own_W,
     CORRECTION: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
     TH: tl.constexpr, S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
-    STRETCHED: tl.constexpr, RINGS: tl.constexpr,
+    STRETCHED: tl.constexpr, RINGS: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
     """y_part [K, B, points, E] of every direction.
 
     handed [programs, max(H, W) + 4 S, M, G, BE]: the last row of a band, column by column, and then the strips' last
-    rows of h, in two slots in turns. STRETCHED: `stretch` is not 1. RINGS: closing is that of grid_rings.
+    rows of h, in two slots in turns. STRETCHED: `stretch` is not 1. RINGS: closing is that of grid_rings. OWN: points count own_H, own_W
+    more for themselves; g is then that of what enters its row (counts_of_rows).
     """
     program = tl.program_id(0)
     block = program % blocks
@@ -93,11 +97,16 @@ def grid_forward_kernel(
     if RINGS:
         columns_closed, rows_closed = closed(orders, k, rings)
         closing += program.to(tl.int64) * (2 * L * ROW)
+    own_down, own_along = 0.0, 0.0
+    if OWN:
+        own_down, own_along = own_of(orders, k, own_H, own_W)
 
     for band in range(tl.cdiv(HT, TH * S)):
         g = begin_rows(closing, inner, band, 0, HT * rows_closed, RINGS, TH, S, G, M, BE)
         has_above = (strip > 0)[:, None, None] | (band + strip * 0 > 0)[:, None, None]
         closed_until = tl.where(band > 0, 0, WT * columns_closed)
+        if OWN:
+            counts, more_down = counts_of_rows(band, 0, 0, own_down, columns_closed, 0, TH, S)
         rows = rows_of_band(band, corner, step_i, HT, 0, TH, S)
         delta3, x3 = prepare(
             0, rows, has_begun(0, band, 0, TH, S, 1), x, dt, bias_e, weights, channel, step_j, WT, E, dt_row,
@@ -107,6 +116,8 @@ def grid_forward_kernel(
             j = column_of(t, WT, S, 1) * step_j
             delta = rows_of(tl.broadcast_to(delta3[:, :, None, :], [TH, S, G, BE]))
             u = rows_of(tl.broadcast_to((delta3 * x3)[:, :, None, :], [TH, S, G, BE]))
+            if OWN:
+                of_column = count_of_column(t, own_along, rows_closed, S, 1)
             at_BC = (rows * B_row + (j * B_row)[None, :])[:, :, None, None] + dstate[None, None, :, :]
             B_m = columns_of(load_dstates(B + at_BC, dstate, N, G * M))
             C_m = columns_of(load_dstates(C + at_BC, dstate, N, G * M))
@@ -133,14 +144,22 @@ def grid_forward_kernel(
                     a = tl.exp2(delta[i] * A_m[m])
                     a_down = tl.exp2(delta[i] * A_down_m[m]) if STRETCHED else a
                     bx = B_i[i] * u[i]
-                    g_i = a * before[m * TH + i] + bx  # lines 17 to 20: along the row
-                    h = a_down * h + g_i  # lines 21 to 24: along the column
+                    if OWN:
+                        counted = bx * counts[i]
+                        g_i = a * before[m * TH + i] + counted * of_column
+                        o = g_i + own_along * counted
+                        h = a_down * h + o
+                        read = h + more_down[i] * o
+                    else:
+                        g_i = a * before[m * TH + i] + bx  # lines 17 to 20: along the row
+                        h = a_down * h + g_i  # lines 21 to 24: along the column
+                        read = h
                     g = g + (g_i,)
                     y_i = y_before[i]
                     if CORRECTION == 2:
-                        y_i += C_i[i] * (h - R_m[m] * bx)
+                        y_i += C_i[i] * (read - R_m[m] * bx)
                     else:
-                        y_i += C_i[i] * h
+                        y_i += C_i[i] * read
                         if CORRECTION == 1:
                             y_i -= R_m[m] * bx
                     y = y + (y_i,)

@@ -12,11 +12,13 @@ Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, one_minus_exp, stretch_down, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, one_minus_exp, own_of, stretch_down, turned
 from geomano_hpc.kernels.triton.wavefront import (
     begin_column,
     begin_rows,
     columns_of,
+    count_of_column,
+    counts_of_rows,
     has_begun,
     load_dstates,
     load_weights,
@@ -29,6 +31,7 @@ from geomano_hpc.kernels.triton.wavefront import (
 
 _INTS = [
     "orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction", "stretch", "rings",
+    "own_H", "own_W",
 ]  # fmt: skip
 _POINTERS = ["x", "dt", "A", "B", "bias", "weight", "closing", "handed"]
 LN2 = tl.constexpr(0.6931471805599453)
@@ -44,8 +47,8 @@ def is_column(t, WT, S: tl.constexpr):
 @triton.jit(do_not_specialize=_INTS, do_not_specialize_on_alignment=_POINTERS)
 def grid_rings_kernel(
     x, dt, A, B, bias, weight, closing, handed,
-    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, stretch, rings,
-    ADJOINT: tl.constexpr, STRETCHED: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
+    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, stretch, rings, own_H, own_W,
+    ADJOINT: tl.constexpr, STRETCHED: tl.constexpr, OWN: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
     TH: tl.constexpr, S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """The programs are those of grid_forward and grid_sweep. With ADJOINT x is dy and B is C.
@@ -99,6 +102,9 @@ def grid_rings_kernel(
     is_first = (strip == 0)[:, None, None]
     is_last = (strip == S - 1)[:, None, None]
     columns_closed, rows_closed = closed(orders, k, rings)
+    own_down, own_along = 0.0, 0.0
+    if OWN:
+        own_down, own_along = own_of(orders, k, own_H, own_W)
 
     for walk in range(rows_closed + columns_closed):
         # A first walk closes the rows, or with ADJOINT the columns; a second one begins with what it has closed.
@@ -110,6 +116,10 @@ def grid_rings_kernel(
             rows = rows_of_band(band, corner, step_i, HT, lead, TH, S)
             has_above = (strip > 0) | (band + strip * 0 > 0)
             closed_until = tl.where(band > 0, 0, WT * walk)
+            if OWN:
+                counts, more_down = counts_of_rows(
+                    band, lead, HT - 1 if ADJOINT else 0, own_down, columns_closed, -1, TH, S
+                )
             along = tl.zeros([TH, S, BE], tl.float32)
             begun = has_begun(0, band, lead, TH, S, 1) & is_column(0, WT, S)[None, :]
             delta3, x3 = prepare(
@@ -122,6 +132,8 @@ def grid_rings_kernel(
                 along += delta3
                 u3 = x3 if ADJOINT else delta3 * x3
                 u = rows_of(tl.broadcast_to(u3[:, :, None, :], [TH, S, G, BE]))
+                if OWN:
+                    of_column = count_of_column(t, own_along, rows_closed, S, 1)
                 at_B = (rows * B_row + (j * step_j * B_row)[None, :])[:, :, None, None] + dstate[None, None, :, :]
                 B_m = columns_of(load_dstates(B + at_B, dstate, N, G * M))
                 left = between + (t + 1) % 2 * (S * DEEP) + own - DEEP
@@ -145,9 +157,16 @@ def grid_rings_kernel(
                         a = tl.exp2(delta[i] * A_m[m])
                         a_down = tl.exp2(delta[i] * A_down_m[m]) if STRETCHED else a
                         if ADJOINT:
-                            lam = B_i[i] * u[i] + h
+                            dh = B_i[i] * u[i]
+                            lam = dh + h
                             h = a_down * lam
-                            flow = flow + (a * (before[m * TH + i] + lam),)
+                            o = lam + more_down[i] * dh if OWN else lam
+                            flow = flow + (a * (before[m * TH + i] + o),)
+                        elif OWN:
+                            counted = B_i[i] * u[i] * counts[i]
+                            g = a * before[m * TH + i] + counted * of_column
+                            flow = flow + (g,)
+                            h = a_down * h + (g + own_along * counted)
                         else:
                             g = a * before[m * TH + i] + B_i[i] * u[i]
                             flow = flow + (g,)

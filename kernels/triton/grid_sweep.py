@@ -19,12 +19,14 @@ Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, stretch_down, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, own_of, stretch_down, turned
 from geomano_hpc.kernels.triton.wavefront import (
     begin_column,
     begin_rows,
     column_of,
     columns_of,
+    count_of_column,
+    counts_of_rows,
     has_begun,
     load_dstates,
     load_weights,
@@ -36,7 +38,7 @@ from geomano_hpc.kernels.triton.wavefront import (
 
 _INTS = [
     "orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction", "every", "edges",
-    "stretch", "rings",
+    "stretch", "rings", "own_H", "own_W",
 ]  # fmt: skip
 _POINTERS = ["x", "dt", "A", "B", "bias", "weight", "along", "across", "handed", "closing"]
 
@@ -45,9 +47,10 @@ _POINTERS = ["x", "dt", "A", "B", "bias", "weight", "along", "across", "handed",
 def grid_sweep_kernel(
     x, dt, A, B, bias, weight, along, across, handed, closing,
     orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, every, edges, stretch, rings,
+    own_H, own_W,
     ADJOINT: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr, WIDE: tl.constexpr,
     TH: tl.constexpr, S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
-    STRETCHED: tl.constexpr, RINGS: tl.constexpr,
+    STRETCHED: tl.constexpr, RINGS: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
     """The carries of every direction, in the layout of grid_backward: hor and ver, or with ADJOINT back_hor and
     back_ver (x is then dy, and B is C). WIDE are the channels of a block there, SIDE the columns of a tile.
@@ -132,10 +135,18 @@ def grid_sweep_kernel(
                 begins = tl.load(closing + (L + j)[:, None, None] * ROW + m * (G * BE) + inner, mask=is_ring)
                 tl.store(entry + (dstates * (SIDE * WIDE))[None, :, None], begins, mask=is_ring)
 
+    own_down, own_along = 0.0, 0.0
+    if OWN:
+        own_down, own_along = own_of(orders, k, own_H, own_W)
+
     for band in range(tl.cdiv(strips, S)):
         flow = begin_rows(closing, inner, band, lead, HT * rows_closed, RINGS, TH, S, G, M, BE)
         has_above = (strip > 0)[:, None, None] | (band + strip * 0 > 0)[:, None, None]
         closed_until = tl.where(band > 0, 0, WT * columns_closed)
+        if OWN:
+            counts, more_down = counts_of_rows(
+                band, lead, HT - 1 if ADJOINT else 0, own_down, columns_closed, TH - 1 if ADJOINT else 0, TH, S
+            )
         # The strips in the turned grid, and the one that a strip's last row enters.
         here = band * S + strip
         enters = here + 1
@@ -164,6 +175,8 @@ def grid_sweep_kernel(
             delta = rows_of(tl.broadcast_to(delta3[:, :, None, :], [TH, S, G, BE]))
             u3 = x3 if ADJOINT else delta3 * x3
             u = rows_of(tl.broadcast_to(u3[:, :, None, :], [TH, S, G, BE]))
+            if OWN:
+                of_column = count_of_column(t, own_along, rows_closed, S, SKEW)
             at_B = (rows * B_row + (column * B_row)[None, :])[:, :, None, None] + dstate[None, None, :, :]
             B_m = columns_of(load_dstates(B + at_B, dstate, N, G * M))
             left = between + (t + 1) % (SKEW + 1) * (S * ROW) + own - ROW
@@ -188,13 +201,23 @@ def grid_sweep_kernel(
                     a = tl.exp2(delta[i] * A_m[m])
                     a_down = tl.exp2(delta[i] * A_down_m[m]) if STRETCHED else a
                     if ADJOINT:
-                        if STRETCHED:
+                        if OWN:
+                            dh = B_i[i] * u[i]
+                            lam = dh + h
+                            h = a_down * lam
+                            flow = flow + (a * (before[m * TH + i] + (lam + more_down[i] * dh)),)
+                        elif STRETCHED:
                             lam = B_i[i] * u[i] + h
                             h = a_down * lam
                             flow = flow + (a * (before[m * TH + i] + lam),)
                         else:
                             h = a * (B_i[i] * u[i] + h)  # nu, and eta = Abar (lam + eta[i,j+1])
                             flow = flow + (a * before[m * TH + i] + h,)
+                    elif OWN:
+                        counted = B_i[i] * u[i] * counts[i]
+                        g = a * before[m * TH + i] + counted * of_column
+                        flow = flow + (g,)
+                        h = a_down * h + (g + own_along * counted)
                     else:
                         g = a * before[m * TH + i] + B_i[i] * u[i]
                         flow = flow + (g,)

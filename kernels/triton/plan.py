@@ -59,6 +59,7 @@ class Shape(NamedTuple):
     blocks: Blocks
     stretch: float
     rings: int  # 1 for an axis H that is periodic, and 2 for an axis W
+    own: tuple[float, float]  # along H, along W
 
     @property
     def packed_orders(self) -> int:
@@ -78,9 +79,18 @@ class Shape(NamedTuple):
         return len(self.orders) * self.batch
 
     @property
-    def geometry(self) -> tuple[float | None, int | None]:
-        """What kernels take of it; None is an argument that is not there."""
-        return self.stretch if self.stretch != 1.0 else None, self.rings or None
+    def counts_more(self) -> bool:
+        """Whether points count more for themselves."""
+        return self.own != (0.0, 0.0)
+
+    @property
+    def geometry(self) -> tuple[float | int | None, ...]:
+        """What the kernels of a grid take of it; None is an argument that is not there."""
+        return self.stretch if self.stretch != 1.0 else None, self.rings or None, *self.own_or_none
+
+    @property
+    def own_or_none(self) -> tuple[float | None, float | None]:
+        return self.own if self.counts_more else (None, None)
 
     @property
     def steps(self) -> tuple[int, int, int, int]:
@@ -147,8 +157,8 @@ def sequence_forward(shape: Shape, keep: bool) -> SequenceForward:
     chunks, per_chunk = _chunks(shape, widths * shape.samples, tiles, again=0.75)
     programs = shape.samples * chunks * widths
     sizes = (shape.batch, shape.height, shape.width, E, shape.packed_orders, *shape.steps)
-    integers = (*sizes, chunks, per_chunk, 0)
-    main = _sequence_constants(shape, CORRECTION=shape.correction, SWEEP=0, KEEP=keep)
+    integers = (*sizes, chunks, per_chunk, 0, *shape.own_or_none)
+    main = _sequence_constants(shape, CORRECTION=shape.correction, SWEEP=0, KEEP=keep, OWN=shape.counts_more)
     return SequenceForward(
         chunks,
         Launch((programs, 1, 1), integers, _sequence_sweep(shape, 1)),
@@ -168,19 +178,20 @@ def sequence_backward(shape: Shape, needs_R: bool) -> SequenceBackward:
     tiles = cdiv(shape.points, blocks.forward_tile)
     chunks, per_chunk = _chunks(shape, wide * shape.samples, tiles, again=0.3)
     integers = (shape.batch, shape.height, shape.width, E, shape.packed_orders, *shape.steps, chunks, per_chunk, 0)
+    main_integers = (shape.batch, len(shape.orders), *integers[1:], *shape.own_or_none)
     sweep_programs = shape.samples * chunks * cdiv(E, blocks.lanes)
     programs = shape.samples * chunks * wide
     main = shape.constants(
         1, RANK=rank, CORRECTION=shape.correction, NEEDS_R=needs_R, P=blocks.backward_tile, BE=width,
-        LANES=blocks.lanes, GROUP=blocks.ranks,
+        LANES=blocks.lanes, GROUP=blocks.ranks, OWN=shape.counts_more,
     )  # fmt: skip
     slots = cdiv(shape.points, blocks.backward_tile) * blocks.backward_tile
     ranks = cdiv(rank, blocks.ranks) * blocks.ranks
     parts = shape.batch * chunks
     return SequenceBackward(
         chunks,
-        Launch((sweep_programs, 1, 1), integers, _sequence_sweep(shape, 2)),
-        Launch((programs, 1, 1), (shape.batch, len(shape.orders), *integers[1:]), main),
+        Launch((sweep_programs, 1, 1), (*integers, None, None), _sequence_sweep(shape, 2)),
+        Launch((programs, 1, 1), main_integers, main),
         _sums(shape, needs_R, wide, parts, slots, strip=0),
         ends=shape.samples * chunks * N * E,
         span=shape.samples * chunks * E,
@@ -242,7 +253,7 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
     every = segment_tiles * blocks.part
     main = shape.constants(
         1, LOW_RANK=rank > 0, CORRECTION=shape.correction, NEEDS_R=needs_R, STRIP=blocks.strip_rows, BE=width,
-        STRETCHED=shape.stretch != 1.0, RINGS=shape.rings > 0,
+        STRETCHED=shape.stretch != 1.0, RINGS=shape.rings > 0, OWN=shape.counts_more,
     )  # fmt: skip
     slots = area * blocks.strip_rows * blocks.part
     parts = shape.batch * strips * segments
@@ -336,6 +347,7 @@ def shape_of(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks | None) 
         blocks_for(gpu.lanes, gpu.amd) if blocks is None else blocks,
         settings.stretch,
         settings.periodic[0] + 2 * settings.periodic[1],
+        settings.own,
     )
 
 
@@ -385,7 +397,8 @@ def _wave_integers(shape: Shape, widths: int) -> tuple[int, ...]:
 def _wave_constants(shape: Shape, lanes: Wave, **more: Any) -> Fixed:
     sizes = {"TH": shape.blocks.strip_rows, "S": shape.blocks.strips}
     sizes |= {"G": lanes.groups, "M": lanes.dstates, "BE": lanes.channels}
-    return shape.constants(shape.blocks.strips, RANK=shape.rank, STRETCHED=shape.stretch != 1.0, **sizes, **more)
+    geometry = {"STRETCHED": shape.stretch != 1.0, "OWN": shape.counts_more}
+    return shape.constants(shape.blocks.strips, RANK=shape.rank, **geometry, **sizes, **more)
 
 
 def _rings(shape: Shape, lanes: Wave, widths: int, adjoint: bool) -> Launch:
@@ -412,7 +425,8 @@ def _sequence_constants(shape: Shape, **more: Any) -> Fixed:
 def _sequence_sweep(shape: Shape, which: int) -> Fixed:
     # NVIDIA's assembler aims at 128 registers here, and spills one or two at some sizes.
     most = {"maxnreg": shape.blocks.sweep_registers} if shape.blocks.sweep_registers else {}
-    return _sequence_constants(shape, CORRECTION=0, SWEEP=which, KEEP=False, **most)
+    own = shape.counts_more and which == 1
+    return _sequence_constants(shape, CORRECTION=0, SWEEP=which, KEEP=False, OWN=own, **most)
 
 
 def _sums(shape: Shape, needs_R: bool, wide: int, parts: int, slots: int, strip: int) -> tuple[Launch, Launch]:

@@ -19,7 +19,7 @@ Axes: B batch, K scan directions, E channels, N dstates, r rank of the time step
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, softplus, softplus_slope, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, own_of, softplus, softplus_slope, turned
 from geomano_hpc.kernels.triton.sequence_forward import copy_turned, offsets_of
 
 LN2 = tl.constexpr(0.6931471805599453)
@@ -87,15 +87,17 @@ def sum_over_channels(values, BE: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit(
     do_not_specialize=["batch", "K", "H", "W", "E", "orders", "dt_row", "dt_direction", "B_row", "B_direction",
-                       "chunks", "per_chunk", "zero"],
+                       "chunks", "per_chunk", "zero", "own_H", "own_W"],
     do_not_specialize_on_alignment=["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "dy", "kept", "ends", "span",
                                     "dx_part", "over_channels", "of_parameters", "ddt", "scratch"],
 )  # fmt: skip
 def sequence_backward_kernel(
     x, dt, A, B, C, D, R, bias, weight, dy, kept, ends, span, dx_part, over_channels, of_parameters, ddt, scratch,
     batch, K, H, W, E, orders, dt_row, dt_direction, B_row, B_direction, chunks, per_chunk, zero,
+    own_H, own_W,
     RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, NEEDS_R: tl.constexpr,
     P: tl.constexpr, BE: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
+    OWN: tl.constexpr,
 ):  # fmt: skip
     """One program: direction k, sample b, a chunk of `per_chunk` steps (a multiple of P) and a block of BE channels,
     from the chunk's end to its start. Grid: K * batch * chunks * cdiv(E, BE), one warp of LANES lanes, BE a multiple.
@@ -175,6 +177,9 @@ def sequence_backward_kernel(
         tl.store(own, nu_ne, mask=is_row)
     tl.debug_barrier()  # below, rows of the scratch belong to one thread per channel
 
+    own_along = 0.0
+    if OWN:
+        _own_down, own_along = own_of(orders, k, own_H, own_W)
     dD_e = tl.zeros([BE], tl.float32)
     dbias_e = tl.zeros([BE], tl.float32)
     p = tl.arange(0, P)
@@ -183,6 +188,7 @@ def sequence_backward_kernel(
     tiles = tl.cdiv(tl.minimum(per_chunk, points - start), P)
     for back in range(tiles):
         t = start + (tiles - 1 - back) * P
+        first_counts = tl.where(t == 0, 1.0 + own_along, 1.0)
         # Kept states come from far, so that each is asked for one dstate ahead.
         kept_here = kept + (t // P).to(tl.int64) * N * E + channel
         entering = tl.load(kept_here, mask=is_channel, other=0.0)
@@ -231,13 +237,15 @@ def sequence_backward_kernel(
             for q in tl.static_range(P):
                 a_q = tl.exp2(delta[q] * A_e)
                 past_q = a_q * h
-                h = past_q + Bs[q] * u[q]
+                bx = Bs[q] * u[q]
+                h = past_q + (bx * first_counts if OWN and q == 0 else bx)
                 a = a + (a_q,)
                 past = past + (past_q,)
+                read = h + own_along * bx if OWN else h
                 if CORRECTION == 2:
-                    for_C = for_C + (dys[q] * (h - R_e * (Bs[q] * u[q])),)
+                    for_C = for_C + (dys[q] * (read - R_e * bx),)
                 else:
-                    for_C = for_C + (dys[q] * h,)
+                    for_C = for_C + (dys[q] * read,)
             tl.store(over_channels + (N + s) * (all_tiles * P) + (t + p), sum_over_channels(for_C, BE, LANES))
             nu = tl.load(own)
             dA_e = tl.load(own + 3 * BE)
@@ -250,12 +258,13 @@ def sequence_backward_kernel(
                 lam = nu + Cs[q] * dys[q]
                 through = lam * past[q]
                 nu = a[q] * lam
+                direct = lam
+                if OWN:
+                    direct = (lam * first_counts if q == 0 else lam) + own_along * (Cs[q] * dys[q])
                 if CORRECTION == 2:
-                    direct = lam - R_e * (Cs[q] * dys[q])
+                    direct -= R_e * (Cs[q] * dys[q])
                 elif CORRECTION == 1:
-                    direct = lam - R_e * dys[q]
-                else:
-                    direct = lam
+                    direct -= R_e * dys[q]
                 for_B = (u[q] * direct,) + for_B
                 new_du = (du[q] + Bs[q] * direct,) + new_du
                 new_dd = (dd[q] + A_e * through,) + new_dd

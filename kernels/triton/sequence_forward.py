@@ -12,7 +12,7 @@ Axes: B batch, K scan directions, E channels, N dstates, r rank of the time step
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, compose, softplus, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, compose, own_of, softplus, turned
 
 
 @triton.jit
@@ -51,15 +51,16 @@ def copy_turned(matrix, to, n, channel, is_channel, factor, N: tl.constexpr, ROW
 
 @triton.jit(
     do_not_specialize=["batch", "H", "W", "E", "orders", "dt_row", "dt_direction", "B_row", "B_direction", "chunks",
-                       "per_chunk", "zero"],
+                       "per_chunk", "zero", "own_H", "own_W"],
     do_not_specialize_on_alignment=["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "y_part", "kept", "ends",
                                     "span", "scratch"],
 )  # fmt: skip
 def sequence_forward_kernel(
     x, dt, A, B, C, D, R, bias, weight, y_part, kept, ends, span, scratch,
     batch, H, W, E, orders, dt_row, dt_direction, B_row, B_direction, chunks, per_chunk, zero,
+    own_H, own_W,
     RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, SWEEP: tl.constexpr, KEEP: tl.constexpr,
-    P: tl.constexpr, BE: tl.constexpr, SEQUENCE_TILE: tl.constexpr,
+    P: tl.constexpr, BE: tl.constexpr, SEQUENCE_TILE: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
     """One program: direction k, sample b, a chunk of `per_chunk` steps (a multiple of P) and a block of BE channels.
     Grid: K * batch * chunks * cdiv(E, BE), one warp, BE = its lanes. On NVIDIA a SWEEP wants maxnreg=160, since the
@@ -70,6 +71,7 @@ def sequence_forward_kernel(
     enter every SEQUENCE_TILE steps. SWEEP 1 writes ends and span of its chunk, from state zero. SWEEP 2 does so for
     the adjoint states nu[t] = Abar[t] (nu[t+1] + C[t] dy[t]), backwards: x is dy, and B is C.
 
+    OWN: points count own_H, own_W more for themselves, and the first for all after it, which nu does not know.
     scratch [programs, 3 N + RANKS, BE], RANKS = r rounded up to fours, needs no values; zero is 0. Pointers that a mode
     does not use may be any.
     """
@@ -127,6 +129,9 @@ def sequence_forward_kernel(
         tl.store(scratch + n[:, None] * row + channel[None, :], h_ne, mask=(n < N)[:, None] & (channel >= 0)[None, :])
     tl.debug_barrier()  # below, rows of the scratch belong to one thread per channel
 
+    own_along = 0.0
+    if OWN:
+        _own_down, own_along = own_of(orders, k, own_H, own_W)
     span_e = tl.zeros([BE], tl.float32)
     p = tl.arange(0, P)
     step = P - 1 - p if SWEEP == 2 else p  # the walk's p-th step in its tile
@@ -169,8 +174,11 @@ def sequence_forward_kernel(
             if SWEEP == 2:
                 bx *= a
             before = tl.load(own)
+            first_bx = bx
+            if OWN:
+                first_bx = bx * tl.where(t == 0, 1.0 + own_along, 1.0)
             # The state joins the first step, so that products of Abar need not outlive the scan.
-            _a, h = tl.associative_scan((a, tl.where(p[:, None] == 0, a * before[None, :] + bx, bx)), 0, compose)
+            _a, h = tl.associative_scan((a, tl.where(p[:, None] == 0, a * before[None, :] + first_bx, bx)), 0, compose)
             # The sum of one value and -0.0 folds away, that with 0.0 does not.
             tl.store(own, tl.sum(tl.where(p[:, None] == P - 1, h, -0.0), axis=0))
             if SWEEP == 0:
@@ -182,6 +190,8 @@ def sequence_forward_kernel(
                         is_kept = channel < tl.where(m * SEQUENCE_TILE < left, E - first_channel, 0)
                         tl.store(kept_here + (m * N + s) * E, before, mask=is_kept)
                 C_p = per_step(C, B_at + s, inside, p)[:, None]
+                if OWN:
+                    h += own_along * bx
                 if CORRECTION == 2:
                     y += C_p * (h - tl.load(own + 2 * BE)[None, :] * bx)
                 else:

@@ -127,6 +127,34 @@ def begin_column(
 
 
 @triton.jit
+def counts_of_rows(band, lead, first, own_down, columns_closed, ONLY: tl.constexpr, TH: tl.constexpr, S: tl.constexpr):
+    """Of TH rows, each [S, 1, 1] or a scalar: how often what enters a row counts, which is once but in row `first`, and
+    own_down over that (ScanSettings.own_of). Row `first` can be row ONLY of a strip, or any if that is negative.
+
+    Where g is that of what counts so, a column is h = Abar h + o, with (T + own_down) o = h + (own_down over that) o.
+    """
+    counts = ()
+    more = ()
+    for i in tl.static_range(TH):
+        if ONLY < 0 or i == ONLY:
+            row = ((band * S + tl.arange(0, S)) * TH + i - lead)[:, None, None]
+            count = tl.where(row == first, 1.0 + own_down * (1 - columns_closed), 1.0)
+            counts = counts + (count,)
+            more = more + (own_down / count,)
+        else:
+            counts = counts + (1.0,)
+            more = more + (own_down,)
+    return counts, more
+
+
+@triton.jit
+def count_of_column(t, own_along, rows_closed, S: tl.constexpr, SKEW: tl.constexpr):
+    """[S, 1, 1]: how often what enters at the column of step t counts."""
+    is_first = (t - SKEW * tl.arange(0, S) == 0)[:, None, None]
+    return tl.where(is_first, 1.0 + own_along * (1 - rows_closed), 1.0)
+
+
+@triton.jit
 def load_dstates(pointers, dstate, N: tl.constexpr, PADDED: tl.constexpr):
     """[TH, S, G, M] of B or C; 0 for dstates that are not there."""
     if PADDED == N:

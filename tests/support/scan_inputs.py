@@ -60,15 +60,21 @@ def scan_and_gradients(
     return {"y": y.detach(), **dict(zip(given, grads, strict=True))}
 
 
-def computed(inputs: dict[str, Any], stretch: float | None = None, **options: Any) -> torch.Tensor:
-    """geo_scan; with `stretch` one scan of a backend, which geo_scan takes for a part of what it does on a spacing."""
+def computed(
+    inputs: dict[str, Any],
+    stretch: float | None = None,
+    own: tuple[float, float] = (0.0, 0.0),
+    hold: tuple[float, float] | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """geo_scan; with `stretch` one scan of a backend with all of its settings, which geo_scan makes of a spacing."""
     if stretch is None:
         return geo_scan(**inputs, **options)
     orders = order_set(options["orders"]) if isinstance(options["orders"], str) else tuple(options["orders"])
     form = options.get("correction", "equation")
     asked, (_, height, width, _) = options.get("periodic", (False, False)), inputs["x"].shape
     rings = (asked[0] and height > 1, asked[1] and width > 1)  # an axis of one point is none
-    settings = ScanSettings(orders, options["kind"], form, stretch, rings)
+    settings = ScanSettings(orders, options["kind"], form, stretch, rings, own, hold)
     return _scan(ScanInputs(**inputs), settings, options["backend"])
 
 

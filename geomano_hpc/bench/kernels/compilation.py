@@ -22,7 +22,7 @@ def recipe_calls() -> list[Call]:
 
 def further_calls() -> dict[str, list[Call]]:
     """What else a model may ask for, each for the oldest GPU of a maker: another precision, correction, kind of scan, a
-    full dt, rings, and a spacing that differs by axis."""
+    full dt, rings, and points at another distance, or at one that differs by axis."""
     calls = [call_of(name, recipes.scan(name)) for name in recipes.NAMES]
     nvidia, amd = OLDEST
     changes: dict[str, list[dict[str, Any]]] = {
@@ -32,8 +32,10 @@ def further_calls() -> dict[str, list[Call]]:
     found = {target: [replace(call, **change) for call in calls for change in changes[target]] for target in OLDEST}
     found[nvidia] += [replace(call, kind="1d" if call.kind == "2d" else "2d") for call in calls]
     for target in OLDEST:
-        grid = replace(calls[0], rings=3, low_rank=target == nvidia)
-        found[target] += [grid, replace(grid, stretch=0.5), replace(grid, stretch=0.5, rings=0)]
+        grid, sequence = (replace(call, low_rank=target == nvidia) for call in calls)
+        spaced = replace(grid, own=(0.5, 0.5))
+        found[target] += [replace(sequence, own=(0.5, 0.5)), spaced, replace(grid, rings=3)]
+        found[target] += [replace(spaced, stretch=0.5), replace(spaced, stretch=0.5, rings=3)]
     return found
 
 

@@ -1,5 +1,5 @@
-"""Spacings that differ by axis and axes that are rings, in the Triton kernels: in Triton's interpreter against the
-float64 reference.
+"""Points at other distances than the training's, and axes that are rings, in the Triton kernels: in Triton's
+interpreter against the float64 reference.
 
 The checks run in a process of their own (TRITON_INTERPRET), which `test_in_the_interpreter` starts on this file.
 """
@@ -41,13 +41,13 @@ if not INTERPRETED:
 
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
         inputs = ScanInputs(**random_inputs(dtype=torch.float32, rank=2))
-        settings = ScanSettings(order_set("paper"), "2d", "equation", 0.5, (True, False))
+        settings = ScanSettings(order_set("paper"), "2d", "equation", 0.5, (True, False), (0.5, -0.25))
         with fake_gpu(fresh=True):
             _, carries = scan.forward(inputs, settings, True)
             with counted_compilations() as compiled:
                 scan.backward(inputs.x, inputs, settings, carries, False)
-                for stretch, periodic in ((2.3, (True, True)), (0.1, (False, True))):
-                    other = settings._replace(stretch=stretch, periodic=periodic)
+                for stretch, periodic, own in ((2.3, (True, True), (0.0, 1.5)), (0.1, (False, True), (7.0, 0.5))):
+                    other = settings._replace(stretch=stretch, periodic=periodic, own=own)
                     scan.backward(inputs.x, inputs, other, scan.forward(inputs, other, True)[1], False)
         assert compiled.all == []
 
@@ -63,6 +63,8 @@ else:
     from geomano_hpc.kernels.triton.blocks import Blocks
 
     Pair = tuple[bool, bool]
+    Numbers = tuple[float, float]
+    OWN, NONE = (0.5, -0.3), (0.0, 0.0)  # of points that are half as far apart along H, and farther along W
     BOTH, ALONG_H, ALONG_W, NEITHER = (True, True), (True, False), (False, True), (False, False)
 
     @pytest.fixture(autouse=True)
@@ -91,39 +93,48 @@ else:
         choose(strips=1)
         return choose
 
-    def check(sizes: dict[str, Any], stretch: float, periodic: Pair, orders: Any, tolerance: float = 2e-5) -> None:
+    def check(sizes: dict[str, Any], stretch: float, periodic: Pair, orders: Any, **options: Any) -> None:
         inputs = random_inputs(**sizes, dtype=torch.float32)
-        options: dict[str, Any] = {"stretch": stretch, "periodic": periodic, "kind": "2d"}
-        assert_like_reference(inputs, tolerance, orders=orders, backend="triton", **options)
+        options = {"stretch": stretch, "periodic": periodic, "kind": "2d", **options}
+        assert_like_reference(inputs, 2e-5, orders=orders, backend="triton", **options)
 
     def test_triton_is_the_release_that_was_asked_for() -> None:
         assert triton.__version__.startswith(os.environ.get("EXPECTED_TRITON", ""))
 
     @pytest.mark.parametrize(
-        ("orders", "rank", "stretch", "periodic"),
+        ("orders", "rank", "stretch", "periodic", "own", "form"),
         [
-            ("paper", 2, 0.5, BOTH),
-            ("corners", None, 2.3, ALONG_H),
-            ("paper", 2, 2.3, NEITHER),
-            ("corners", 9, 0.5, ALONG_W),
+            ("paper", 2, 0.5, BOTH, NONE, "equation"),
+            ("corners", None, 2.3, ALONG_H, OWN, "equation"),
+            ("paper", 2, 2.3, NEITHER, OWN, "equation"),
+            ("corners", 9, 0.5, ALONG_W, OWN, "state"),
+            ("corners", 2, 1.0, NEITHER, OWN, "state"),
         ],
     )
     def test_forward_and_gradients(
-        orders: str, rank: int | None, stretch: float, periodic: Pair, in_blocks: Any
+        orders: str, rank: int | None, stretch: float, periodic: Pair, own: Numbers, form: str, in_blocks: Any
     ) -> None:
         """Tiles are 8 x 4 positions, so none of these is full."""
-        check({"height": 5, "width": 6, "channels": 3, "dstate": 2, "rank": rank}, stretch, periodic, orders)
+        sizes = {"height": 5, "width": 6, "channels": 3, "dstate": 2, "rank": rank}
+        check(sizes, stretch, periodic, orders, own=own, correction=form)
 
     def test_all_eight_orders(in_blocks: Any) -> None:
-        check({"height": 3, "width": 5, "channels": 2, "dstate": 1, "K": 8}, 2.3, BOTH, ALL_EIGHT)
+        check({"height": 3, "width": 5, "channels": 2, "dstate": 1, "K": 8}, 2.3, ALONG_W, ALL_EIGHT, own=OWN)
 
-    @pytest.mark.parametrize(("height", "width"), [(18, 7), (7, 18)])
-    @pytest.mark.parametrize("periodic", [BOTH, ALONG_H])
+    @pytest.mark.parametrize(
+        ("height", "width", "periodic"), [(18, 7, BOTH), (7, 18, ALONG_H), (18, 7, ALONG_H), (7, 18, NEITHER)]
+    )
     def test_rings_of_several_bands_and_segments(height: int, width: int, periodic: Pair, in_blocks: Any) -> None:
         """Two strips to a band, so that a band begins in front of the grid and one ends behind it."""
         in_blocks(strips=2, chunks=2)
         orders = (ALL_EIGHT[3], ALL_EIGHT[6])  # one row-major, one column-major
-        check({"height": height, "width": width, "channels": 2, "dstate": 2, "K": 2}, 0.5, periodic, orders)
+        check({"height": height, "width": width, "channels": 2, "dstate": 2, "K": 2}, 0.5, periodic, orders, own=OWN)
+
+    def test_a_sequence_in_several_chunks(in_blocks: Any) -> None:
+        """The first point of the first chunk counts more, and every point for itself."""
+        in_blocks(chunks=3)
+        orders = (ALL_EIGHT[3], ALL_EIGHT[6])
+        check({"height": 12, "width": 9, "K": 2, "rank": 2}, 1.0, NEITHER, orders, own=OWN, kind="1d")
 
     def test_the_default_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         check({"height": 9, "width": 4, "channels": 3, "dstate": 3, "K": 1}, 2.3, BOTH, ALL_EIGHT[7:])
@@ -158,10 +169,10 @@ else:
         assert y[..., 1].isfinite().all()
 
     def test_no_kernel_has_a_race(in_blocks: Any) -> None:
-        """With two walks, over two bands where the order is row-major."""
+        """With two walks, over two bands where the order is row-major, of points that count more for themselves."""
         in_blocks(strips=2)
         inputs = random_inputs(height=17, width=3, channels=34, dstate=2, K=2, rank=2, dtype=torch.float32)
-        options: dict[str, Any] = {"orders": (ALL_EIGHT[0], ALL_EIGHT[7]), "kind": "2d", "stretch": 0.5}
+        options: dict[str, Any] = {"orders": (ALL_EIGHT[0], ALL_EIGHT[7]), "kind": "2d", "stretch": 0.5, "own": OWN}
         with races.checked(compiled_layouts()) as launched:
             scan_and_gradients(inputs, **options, periodic=BOTH, backend="triton")
         assert launched.count("grid_rings_kernel") == 3
