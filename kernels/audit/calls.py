@@ -29,6 +29,7 @@ class Call:
     stretch: float = 1.0
     rings: int = 0  # 1 for an axis H that is periodic, and 2 for an axis W
     own: tuple[float, float] = (0.0, 0.0)  # what a point counts more for itself: on another grid than the training's
+    hold: tuple[float, float] | None = None  # of an exact zero-order hold, along H and W; (1, 1) on the training's grid
 
     @property
     def label(self) -> str:
@@ -40,5 +41,6 @@ class Call:
         words += [] if self.stretch == 1.0 else [f"stretch {self.stretch:g}"]
         words += [("", "ring along H", "ring along W", "rings")[self.rings]] if self.rings else []
         words += [] if self.own == (0.0, 0.0) else [f"own {self.own[0]:g} {self.own[1]:g}"]
+        words += [f"hold {self.hold[0]:g} {self.hold[1]:g}"] if self.hold else []
         words += [] if self.dstate == USUAL_DSTATE else [f"dstate {self.dstate}"]
         return ", ".join(words)

@@ -156,7 +156,7 @@ def meta_inputs(call: Call) -> tuple[ScanInputs, ScanSettings]:
     dtype: torch.dtype = getattr(torch, call.dtype)
     form = "equation" if call.correction == "none" else call.correction
     periodic = (bool(call.rings & 1), bool(call.rings & 2))
-    settings = ScanSettings(order_set(call.orders), call.kind, form, call.stretch, periodic, call.own)
+    settings = ScanSettings(order_set(call.orders), call.kind, form, call.stretch, periodic, call.own, call.hold)
     K, N, E = len(settings.orders), call.dstate, call.channels
 
     def meta(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

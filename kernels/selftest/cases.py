@@ -49,6 +49,7 @@ class ScanCase:
     orders: str = "paper"
     spacing: tuple[float, float] = (1.0, 1.0)
     periodic: tuple[bool, bool] = (False, False)
+    exact_hold: bool = False
     about: str = ""
 
     @property
@@ -83,7 +84,8 @@ class ScanCase:
         leaves = {name: t.detach().requires_grad_(name not in fixed) for name, t in inputs.items()}
         form = "state" if self.correction.startswith("state") else "equation"
         options: Any = {"R": None, **leaves, "orders": self._orders, "kind": self.kind, "correction": form}
-        y = geo_scan(**options, spacing=self.spacing, periodic=self.periodic, backend=backend)
+        geometry: Any = {"spacing": self.spacing, "periodic": self.periodic, "exact_hold": self.exact_hold}
+        y = geo_scan(**options, **geometry, backend=backend)
         return _with_gradients(y, leaves, self.dtype)
 
     def judge(self, inputs: Tensors) -> Tensors:
@@ -218,12 +220,14 @@ def full_cases() -> list[Case]:
 
 
 def geometry_cases() -> list[Case]:
-    """Axes that are rings, and points whose distance differs by axis."""
+    """Axes that are rings, points at another distance, which may differ by axis, and an exact hold."""
     grid = replace(_GRID, batch=2, height=37, width=19)
     return [
         replace(grid, periodic=(True, True), about="rings"),
         replace(grid, periodic=(False, True), height=70, spacing=(0.5, 1.0), about="a ring, two spacings"),
         replace(grid, height=19, width=37, spacing=(1.0, 0.5), about="two spacings"),
+        replace(grid, exact_hold=True, about="exact hold"),
+        replace(_SEQUENCE, batch=2, height=37, width=19, spacing=(0.5, 0.5), exact_hold=True, about="hold, spacing"),
     ]
 
 

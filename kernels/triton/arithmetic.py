@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
+_SMALL = tl.constexpr(0.5 * 1.4426950408889634)  # up to |z| = 1/2 the quotients of a hold are polynomials
 
 
 @triton.jit
@@ -87,6 +88,55 @@ def own_of(orders, k, own_H, own_W):
     """ScanSettings.own_of of direction k: down its columns and along its rows."""
     column_major = ((orders >> (3 * k)) & 1) > 0
     return tl.where(column_major, own_W, own_H), tl.where(column_major, own_H, own_W)
+
+
+@triton.jit
+def hold_of(orders, k, hold_H, hold_W):
+    """ScanSettings.hold_of of direction k."""
+    return tl.where(((orders >> (3 * k)) & 1) > 0, hold_H, hold_W)
+
+
+@triton.jit
+def _of_small(s):
+    """(phi(z) - 1) / s for z = s ln 2 from -1/2 to 0 and phi(z) = (exp(z) - 1) / z, to 1e-8: interpolated at
+    Chebyshev's nodes."""
+    series = 0.00018628906624475989
+    series = series * s + 0.001901670636749514
+    series = series * s + 0.013870453431054076
+    series = series * s + 0.08007500307771541
+    return series * s + 0.34657358308658004
+
+
+@triton.jit
+def exponent_of_hold(delta, A, a, hold, HOLD: tl.constexpr):
+    """s = z log2(e) of z = hold delta A, and exp(z), which is a where HOLD is 1; A has log2(e) in it."""
+    if HOLD == 1:
+        return delta * A, a
+    else:
+        s = delta * (A * hold)
+        return s, tl.exp2(s)
+
+
+@triton.jit
+def inverse_of(A, hold):
+    """1 / (hold A) of an A that has log2(e) in it."""
+    return 1.0 / (A * hold) * LOG2E
+
+
+@triton.jit
+def held(delta, A, a, hold, inverse, HOLD: tl.constexpr):
+    """What takes the place of delta in Bbar = delta B: delta phi(hold delta A) = (exp(hold delta A) - 1) / (hold A),
+    the exact zero-order hold of the appendix. inverse is 1 / (hold A)."""
+    s, e = exponent_of_hold(delta, A, a, hold, HOLD)
+    return tl.where(tl.abs(s) < _SMALL, delta * (_of_small(s) * s + 1.0), e * inverse - inverse)
+
+
+@triton.jit
+def held_slopes(delta, A, a, hold, inverse, of_delta, HOLD: tl.constexpr):
+    """The derivatives of `held`, which is of_delta, by delta and by hold A: exp(z) and delta^2 phi'(z)."""
+    s, e = exponent_of_hold(delta, A, a, hold, HOLD)
+    small = delta * delta * (_of_small(s) * (s - LOG2E) + 1.0)  # phi' = phi - (phi - 1) / z
+    return e, tl.where(tl.abs(s) < _SMALL, small, (delta * e - of_delta) * inverse)
 
 
 @triton.jit

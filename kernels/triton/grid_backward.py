@@ -32,6 +32,10 @@ import triton.language as tl
 from geomano_hpc.kernels.triton.arithmetic import (
     LOG2E,
     closed,
+    held,
+    held_slopes,
+    hold_of,
+    inverse_of,
     own_of,
     softplus,
     softplus_slope,
@@ -153,7 +157,7 @@ def above_part(
 @triton.jit(
     do_not_specialize=[
         "orders", "directions", "batch", "H", "W", "E", "rank", "dt_row", "dt_direction", "B_row", "B_direction",
-        "segments", "segment_tiles", "stretch", "rings", "own_H", "own_W",
+        "segments", "segment_tiles", "stretch", "rings", "own_H", "own_W", "hold_H", "hold_W",
     ],
     do_not_specialize_on_alignment=[
         "x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "dy", "hor", "ver", "back_ver", "back_hor", "scratch",
@@ -164,10 +168,10 @@ def grid_backward_kernel(
     x, dt, A, B, C, D, R, bias, weight, dy, hor, ver, back_ver, back_hor, scratch,
     dx_part, ddt, over_channels, of_parameters,
     orders, directions, batch, H, W, E, rank, dt_row, dt_direction, B_row, B_direction,
-    segments, segment_tiles, stretch, rings, own_H, own_W,
+    segments, segment_tiles, stretch, rings, own_H, own_W, hold_H, hold_W,
     LOW_RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, NEEDS_R: tl.constexpr,
     STRIP: tl.constexpr, BE: tl.constexpr, STRETCHED: tl.constexpr, RINGS: tl.constexpr,
-    OWN: tl.constexpr,
+    OWN: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
     """Grid (TI * segments, blocks, K * batch), segments innermost; a segment has segment_tiles tiles.
 
@@ -206,6 +210,9 @@ def grid_backward_kernel(
     down = 1.0
     if STRETCHED:
         down = stretch_down(orders, k, stretch)
+    hold = 1.0
+    if HOLD == 2:
+        hold = hold_of(orders, k, hold_H, hold_W)
     none = tl.zeros([BE], tl.float32)
     nothing = tl.zeros([PART, BE], tl.float32)
     tl.store(rows4(records + ZEROS + lane, BE), tl.zeros([SIDE, BE], tl.float32))
@@ -305,7 +312,7 @@ def grid_backward_kernel(
             store_fields(kept, fields, delta, BE)
             store_fields(kept + 4 * FIELD, fields, x_q, BE)
             store_fields(kept + 8 * FIELD, fields, dy_q, BE)
-            u = delta * x_q
+            u = x_q if HOLD > 0 else delta * x_q
             if PARTS > 1:
                 if part < parts - 1:
                     area, across = tiles_of(H_now, W_now, columns, STRIP)
@@ -323,8 +330,12 @@ def grid_backward_kernel(
                     own = own_of_part(orders, k_now, own_H, own_W, i0, j0, columns_closed, rows_closed, OWN)
                     for _s in range(N):
                         A2_e, _dA, _R, _dR = load_field(record, BE)
-                        a = unstack(tl.exp2(delta * A2_e[None, :]), BE)
-                        Bx = unstack(load_fields(B_s, everywhere, BE) * u, BE)
+                        a_q = tl.exp2(delta * A2_e[None, :])
+                        a = unstack(a_q, BE)
+                        Bx_q = load_fields(B_s, everywhere, BE) * u
+                        if HOLD > 0:
+                            Bx_q *= held(delta, A2_e[None, :], a_q, hold, inverse_of(A2_e[None, :], hold), HOLD)
+                        Bx = unstack(Bx_q, BE)
                         g_left = unstack4(tl.load(rows4(left, BE)), BE)
                         a_down = unstack(tl.exp2(delta * (A2_e * down)[None, :]), BE) if STRETCHED else a
                         _g, h = states(a, a_down, Bx, g_left, unstack4(tl.load(rows4(above, BE)), BE), own, OWN)
@@ -362,7 +373,9 @@ def grid_backward_kernel(
             under_step = tl.where(ends, 0, tl.where(lowest, FIELD, RECORD))
             kept = home + KEPT + part * (12 * FIELD)
             delta = load_fields(kept, fields, BE)
-            u = delta * load_fields(kept + 4 * FIELD, fields, BE)
+            u = load_fields(kept + 4 * FIELD, fields, BE)
+            if HOLD == 0:
+                u = delta * u
             dy_q = load_fields(kept + 8 * FIELD, fields, BE)
             if NEEDS_R:
                 # In a loop of its own, since the one below has no register left.
@@ -374,6 +387,9 @@ def grid_backward_kernel(
                     B_q = load_fields(B_s, everywhere, BE)
                     if CORRECTION == 2:
                         B_q *= load_fields(B_s + N * PART, everywhere, BE)
+                    if HOLD > 0:
+                        a_q = tl.exp2(delta * A2_e[None, :])
+                        B_q *= held(delta, A2_e[None, :], a_q, hold, inverse_of(A2_e[None, :], hold), HOLD)
                     store_field(record, (A2_e, dA_e, R_e, dR_e - tl.sum(B_q * taken, axis=0)), BE)
                     record += RECORD
                     B_s += PART
@@ -388,15 +404,24 @@ def grid_backward_kernel(
             sums = over_channels + number * ((rank_now + 2 * N) * PART) + v // PART * (N * PART) + v % PART
             for _s in range(N):
                 A2_e, dA_e, R_e, dR_e = load_field(record + FIELD, BE)
+                delta_s, u_s, dy_s = delta, u, dy_q
+                if HOLD > 0:  # from memory: kept, they would take too many registers
+                    delta_s = load_fields(kept, fields, BE)
+                    u_s = load_fields(kept + 4 * FIELD, fields, BE)
+                    dy_s = load_fields(kept + 8 * FIELD, fields, BE)
                 B_q = load_fields(B_s, everywhere, BE)
                 C_q = load_fields(B_s + N * PART, everywhere, BE)
-                a = unstack(tl.exp2(delta * A2_e[None, :]), BE)
-                Bx_q = B_q * u
+                a_q = tl.exp2(delta_s * A2_e[None, :])
+                a = unstack(a_q, BE)
+                Bx_q = B_q * u_s
+                if HOLD > 0:
+                    inverse_e = inverse_of(A2_e[None, :], hold)
+                    Bx_q *= held(delta_s, A2_e[None, :], a_q, hold, inverse_e, HOLD)
                 g_left = unstack4(tl.load(rows4(left, BE)), BE)
                 h_above = unstack4(tl.load(rows4(above, BE)), BE)
-                a_down = unstack(tl.exp2(delta * (A2_e * down)[None, :]), BE) if STRETCHED else a
+                a_down = unstack(tl.exp2(delta_s * (A2_e * down)[None, :]), BE) if STRETCHED else a
                 past_g, h = states(a, a_down, unstack(Bx_q, BE), g_left, h_above, own, OWN)
-                Cdy_q = C_q * dy_q
+                Cdy_q = C_q * dy_s
                 lam_from = unstack(Cdy_q, BE)
                 eta_in = load_field(record, BE)
                 nu = unstack4(tl.load(rows4(under, BE)), BE)
@@ -411,7 +436,6 @@ def grid_backward_kernel(
                         eta = eta_in[q // 4]
                         up = ()
                     lam = nu[q % 4] + lam_from[q]
-                    nu_q = a_down[q] * lam
                     if OWN:
                         more_down = own[0] if q < 4 else own[4]
                         do = lam + more_down * lam_from[q]
@@ -423,6 +447,7 @@ def grid_backward_kernel(
                     else:
                         mu = lam + eta
                         for_Bx = (mu,) + for_Bx
+                    nu_q = a_down[q] * lam
                     eta = a[q] * mu
                     if OWN:
                         through = (down * (lam * past_h) if STRETCHED else lam * past_h) + eta * past_g[q]
@@ -430,26 +455,45 @@ def grid_backward_kernel(
                         through = down * (nu_q * h[q]) + eta * past_g[q]
                     else:
                         through = nu_q * h[q] + eta * past_g[q]
-                    dA_e += delta_each[q] * through
+                    if HOLD == 0:
+                        dA_e += delta_each[q] * through
                     up = (nu_q,) + up
                     throughs = (through,) + throughs
                     if q % 4 == 0:
                         nu = up
                         eta_out = (eta,) + eta_out
+                if HOLD > 0:  # once more, for the same reason
+                    store_field(record, eta_out, BE)
+                    delta_s = load_fields(kept, fields, BE)
+                    u_s = load_fields(kept + 4 * FIELD, fields, BE)
+                    dy_s = load_fields(kept + 8 * FIELD, fields, BE)
                 direct = stack(for_Bx, BE)
                 corrected = stack(reads if OWN else h[4:], BE)
                 if CORRECTION == 1:
-                    direct -= R_e[None, :] * dy_q
+                    direct -= R_e[None, :] * dy_s
                 if CORRECTION == 2:
                     direct -= R_e[None, :] * Cdy_q
                     corrected -= R_e[None, :] * Bx_q
-                dd += A2_e[None, :] * stack(throughs, BE)
-                store_field(record + FIELD, (A2_e, dA_e, R_e, dR_e), BE)
-                store_field(record, eta_out, BE)
+                if HOLD > 0:
+                    of_B = u_s * direct
+                    through_q = stack(throughs, BE)
+                    a_q = tl.exp2(delta_s * A2_e[None, :])
+                    held_q = held(delta_s, A2_e[None, :], a_q, hold, inverse_e, HOLD)
+                    by_delta, by_A = held_slopes(delta_s, A2_e[None, :], a_q, hold, inverse_e, held_q, HOLD)
+                    of_held = load_fields(B_s, everywhere, BE) * of_B
+                    dd += A2_e[None, :] * through_q + LOG2E * (of_held * by_delta)
+                    dA_e += tl.sum(delta_s * through_q + hold * (of_held * by_A), axis=0)
+                    of_B *= held_q
+                    direct *= held_q
+                    store_field(record + FIELD, (A2_e, dA_e, R_e, dR_e), BE)
+                else:
+                    dd += A2_e[None, :] * stack(throughs, BE)
+                    store_field(record + FIELD, (A2_e, dA_e, R_e, dR_e), BE)
+                    store_field(record, eta_out, BE)
                 if PARTS > 1:
                     if part > 0:
                         tl.store(rows4(above, BE), stack(nu, BE))  # where h was: below the part above
-                tl.store(sums, sum_over_channels(u * direct, dy_q * corrected, BE))
+                tl.store(sums, sum_over_channels(of_B if HOLD > 0 else u * direct, dy_s * corrected, BE))
                 du += load_fields(B_s, everywhere, BE) * direct  # B again: kept, it would take too many registers
                 record += RECORD
                 B_s += PART
@@ -472,8 +516,14 @@ def grid_backward_kernel(
             x_q = load_fields(home + KEPT + (part * 12 + 4) * FIELD, fields, BE)
             D_e = tl.load(D + k_now * E_now + e, mask=live, other=0.0)
             dx_sample = dx_part + (kb + later).to(tl.int64) * ((H_now) * W_now) * E_now
-            tl.store(dx_sample + (at + e[None, :]), du * delta + D_e[None, :] * dy_q, mask=inside)
-            draw = (dd * LN2 + du * x_q) * softplus_slope(delta)
+            if HOLD > 0:  # du is by x, and dd has all of delta
+                delta = load_fields(home + KEPT + part * (12 * FIELD), fields, BE)
+                dy_q = load_fields(home + KEPT + (part * 12 + 8) * FIELD, fields, BE)
+                tl.store(dx_sample + (at + e[None, :]), du + D_e[None, :] * dy_q, mask=inside)
+                draw = dd * LN2 * softplus_slope(delta)
+            else:
+                tl.store(dx_sample + (at + e[None, :]), du * delta + D_e[None, :] * dy_q, mask=inside)
+                draw = (dd * LN2 + du * x_q) * softplus_slope(delta)
             program = (kb + later).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
             parameters = of_parameters + program * ((2 * N + 2 + rank_now) * E_now) + 2 * N * E_now + e
             tl.store(parameters, tl.load(parameters, mask=live) + tl.sum(x_q * dy_q, axis=0), mask=live)

@@ -15,7 +15,7 @@ Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, own_of, stretch_down, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, held, own_of, stretch_down, turned
 from geomano_hpc.kernels.triton.wavefront import (
     begin_column,
     begin_rows,
@@ -24,6 +24,7 @@ from geomano_hpc.kernels.triton.wavefront import (
     count_of_column,
     counts_of_rows,
     has_begun,
+    hold_of_dstates,
     load_dstates,
     load_weights,
     prepare,
@@ -34,7 +35,7 @@ from geomano_hpc.kernels.triton.wavefront import (
 
 _INTS = [
     "orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction", "stretch", "rings",
-    "own_H", "own_W",
+    "own_H", "own_W", "hold_H", "hold_W",
 ]  # fmt: skip
 _POINTERS = ["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "y_part", "handed", "closing"]
 
@@ -42,16 +43,18 @@ _POINTERS = ["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "y_part", "ha
 @triton.jit(do_not_specialize=_INTS, do_not_specialize_on_alignment=_POINTERS)
 def grid_forward_kernel(
     x, dt, A, B, C, D, R, bias, weight, y_part, handed, closing,
-    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, stretch, rings, own_H, own_W,
+    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction,
+    stretch, rings, own_H, own_W, hold_H, hold_W,
     CORRECTION: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
     TH: tl.constexpr, S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
-    STRETCHED: tl.constexpr, RINGS: tl.constexpr, OWN: tl.constexpr,
+    STRETCHED: tl.constexpr, RINGS: tl.constexpr, OWN: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
     """y_part [K, B, points, E] of every direction.
 
     handed [programs, max(H, W) + 4 S, M, G, BE]: the last row of a band, column by column, and then the strips' last
-    rows of h, in two slots in turns. STRETCHED: `stretch` is not 1. RINGS: closing is that of grid_rings. OWN: points count own_H, own_W
-    more for themselves; g is then that of what enters its row (counts_of_rows).
+    rows of h, in two slots in turns. STRETCHED: `stretch` is not 1. RINGS: closing is that of grid_rings. OWN: points
+    count own_H, own_W more for themselves; g is then that of what enters its row (counts_of_rows). HOLD: Bbar is an
+    exact zero-order hold; with 1 its exponents are those of Abar, with 2 hold_H or hold_W times these.
     """
     program = tl.program_id(0)
     block = program % blocks
@@ -86,6 +89,7 @@ def grid_forward_kernel(
         A_down_m = ()
         for m in tl.static_range(M):
             A_down_m = A_down_m + (A_m[m] * down,)
+    hold, inverse_m = hold_of_dstates(orders, k, A_m, hold_H, hold_W, HOLD, M)
     ROW: tl.constexpr = M * G * BE
     between = (L + 2 * S) * ROW
     handed += program.to(tl.int64) * (between + 2 * S * ROW)
@@ -115,7 +119,8 @@ def grid_forward_kernel(
         for t in range(WT + S - 1):
             j = column_of(t, WT, S, 1) * step_j
             delta = rows_of(tl.broadcast_to(delta3[:, :, None, :], [TH, S, G, BE]))
-            u = rows_of(tl.broadcast_to((delta3 * x3)[:, :, None, :], [TH, S, G, BE]))
+            u3 = x3 if HOLD > 0 else delta3 * x3
+            u = rows_of(tl.broadcast_to(u3[:, :, None, :], [TH, S, G, BE]))
             if OWN:
                 of_column = count_of_column(t, own_along, rows_closed, S, 1)
             at_BC = (rows * B_row + (j * B_row)[None, :])[:, :, None, None] + dstate[None, None, :, :]
@@ -144,6 +149,8 @@ def grid_forward_kernel(
                     a = tl.exp2(delta[i] * A_m[m])
                     a_down = tl.exp2(delta[i] * A_down_m[m]) if STRETCHED else a
                     bx = B_i[i] * u[i]
+                    if HOLD > 0:
+                        bx *= held(delta[i], A_m[m], a, hold, inverse_m[m], HOLD)
                     if OWN:
                         counted = bx * counts[i]
                         g_i = a * before[m * TH + i] + counted * of_column

@@ -12,7 +12,7 @@ Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, one_minus_exp, own_of, stretch_down, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, held, one_minus_exp, own_of, stretch_down, turned
 from geomano_hpc.kernels.triton.wavefront import (
     begin_column,
     begin_rows,
@@ -20,6 +20,7 @@ from geomano_hpc.kernels.triton.wavefront import (
     count_of_column,
     counts_of_rows,
     has_begun,
+    hold_of_dstates,
     load_dstates,
     load_weights,
     prepare,
@@ -31,7 +32,7 @@ from geomano_hpc.kernels.triton.wavefront import (
 
 _INTS = [
     "orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction", "stretch", "rings",
-    "own_H", "own_W",
+    "own_H", "own_W", "hold_H", "hold_W",
 ]  # fmt: skip
 _POINTERS = ["x", "dt", "A", "B", "bias", "weight", "closing", "handed"]
 LN2 = tl.constexpr(0.6931471805599453)
@@ -47,8 +48,10 @@ def is_column(t, WT, S: tl.constexpr):
 @triton.jit(do_not_specialize=_INTS, do_not_specialize_on_alignment=_POINTERS)
 def grid_rings_kernel(
     x, dt, A, B, bias, weight, closing, handed,
-    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, stretch, rings, own_H, own_W,
-    ADJOINT: tl.constexpr, STRETCHED: tl.constexpr, OWN: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr,
+    orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction,
+    stretch, rings, own_H, own_W, hold_H, hold_W,
+    ADJOINT: tl.constexpr, STRETCHED: tl.constexpr, OWN: tl.constexpr, HOLD: tl.constexpr,
+    RANK: tl.constexpr, N: tl.constexpr,
     TH: tl.constexpr, S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """The programs are those of grid_forward and grid_sweep. With ADJOINT x is dy and B is C.
@@ -91,6 +94,7 @@ def grid_rings_kernel(
         is_dstate = (group * M + m < N)[:, None] & (channel >= 0)[None, :]
         A_m = A_m + (tl.load(A + of_A, mask=is_dstate, other=0.0)[None, :, :] * LOG2E,)
         A_down_m = A_down_m + (A_m[m] * down if STRETCHED else A_m[m],)
+    hold, inverse_m = hold_of_dstates(orders, k, A_m, hold_H, hold_W, HOLD, M)
     ROW: tl.constexpr = M * G * BE
     SUM: tl.constexpr = G * BE
     DEEP: tl.constexpr = ROW + SUM
@@ -130,7 +134,7 @@ def grid_rings_kernel(
                 j = tl.minimum(tl.maximum(t - strip, 0), WT - 1)
                 delta = rows_of(tl.broadcast_to(delta3[:, :, None, :], [TH, S, G, BE]))
                 along += delta3
-                u3 = x3 if ADJOINT else delta3 * x3
+                u3 = x3 if ADJOINT or HOLD > 0 else delta3 * x3
                 u = rows_of(tl.broadcast_to(u3[:, :, None, :], [TH, S, G, BE]))
                 if OWN:
                     of_column = count_of_column(t, own_along, rows_closed, S, 1)
@@ -156,21 +160,23 @@ def grid_rings_kernel(
                     for i in tl.static_range(TH):
                         a = tl.exp2(delta[i] * A_m[m])
                         a_down = tl.exp2(delta[i] * A_down_m[m]) if STRETCHED else a
+                        bx = B_i[i] * u[i]  # Bbar x, or C dy
                         if ADJOINT:
-                            dh = B_i[i] * u[i]
-                            lam = dh + h
+                            lam = bx + h
                             h = a_down * lam
-                            o = lam + more_down[i] * dh if OWN else lam
+                            o = lam + more_down[i] * bx if OWN else lam
                             flow = flow + (a * (before[m * TH + i] + o),)
-                        elif OWN:
-                            counted = B_i[i] * u[i] * counts[i]
-                            g = a * before[m * TH + i] + counted * of_column
-                            flow = flow + (g,)
-                            h = a_down * h + (g + own_along * counted)
                         else:
-                            g = a * before[m * TH + i] + B_i[i] * u[i]
+                            if HOLD > 0:
+                                bx *= held(delta[i], A_m[m], a, hold, inverse_m[m], HOLD)
+                            if OWN:
+                                counted = bx * counts[i]
+                                g = a * before[m * TH + i] + counted * of_column
+                                h = a_down * h + (g + own_along * counted)
+                            else:
+                                g = a * before[m * TH + i] + bx
+                                h = a_down * h + g
                             flow = flow + (g,)
-                            h = a_down * h + g
                     tl.store(below + m * SUM, h, mask=is_kept)
                 tl.debug_barrier()
                 begun = has_begun(t + 1, band, lead, TH, S, 1) & is_column(t + 1, WT, S)[None, :]

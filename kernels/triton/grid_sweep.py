@@ -19,7 +19,7 @@ Axes: S strips, G groups of dstates, M dstates of a thread, BE channels, TH rows
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, own_of, stretch_down, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, closed, held, own_of, stretch_down, turned
 from geomano_hpc.kernels.triton.wavefront import (
     begin_column,
     begin_rows,
@@ -28,6 +28,7 @@ from geomano_hpc.kernels.triton.wavefront import (
     count_of_column,
     counts_of_rows,
     has_begun,
+    hold_of_dstates,
     load_dstates,
     load_weights,
     prepare,
@@ -38,7 +39,7 @@ from geomano_hpc.kernels.triton.wavefront import (
 
 _INTS = [
     "orders", "H", "W", "E", "batch", "blocks", "dt_row", "dt_direction", "B_row", "B_direction", "every", "edges",
-    "stretch", "rings", "own_H", "own_W",
+    "stretch", "rings", "own_H", "own_W", "hold_H", "hold_W",
 ]  # fmt: skip
 _POINTERS = ["x", "dt", "A", "B", "bias", "weight", "along", "across", "handed", "closing"]
 
@@ -47,10 +48,10 @@ _POINTERS = ["x", "dt", "A", "B", "bias", "weight", "along", "across", "handed",
 def grid_sweep_kernel(
     x, dt, A, B, bias, weight, along, across, handed, closing,
     orders, H, W, E, batch, blocks, dt_row, dt_direction, B_row, B_direction, every, edges, stretch, rings,
-    own_H, own_W,
+    own_H, own_W, hold_H, hold_W,
     ADJOINT: tl.constexpr, RANK: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr, WIDE: tl.constexpr,
     TH: tl.constexpr, S: tl.constexpr, G: tl.constexpr, M: tl.constexpr, BE: tl.constexpr,
-    STRETCHED: tl.constexpr, RINGS: tl.constexpr, OWN: tl.constexpr,
+    STRETCHED: tl.constexpr, RINGS: tl.constexpr, OWN: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
     """The carries of every direction, in the layout of grid_backward: hor and ver, or with ADJOINT back_hor and
     back_ver (x is then dy, and B is C). WIDE are the channels of a block there, SIDE the columns of a tile.
@@ -97,6 +98,7 @@ def grid_sweep_kernel(
         A_down_m = ()
         for m in tl.static_range(M):
             A_down_m = A_down_m + (A_m[m] * down,)
+    hold, inverse_m = hold_of_dstates(orders, k, A_m, hold_H, hold_W, HOLD, M)
     ROW: tl.constexpr = M * G * BE
     between = (L + 2 * SKEW * S) * ROW
     handed += program.to(tl.int64) * (between + (SKEW + 1) * S * ROW)
@@ -173,7 +175,7 @@ def grid_sweep_kernel(
         for t in range(WT + SKEW * (S - 1)):
             column = column_of(t, WT, S, SKEW) * step_j
             delta = rows_of(tl.broadcast_to(delta3[:, :, None, :], [TH, S, G, BE]))
-            u3 = x3 if ADJOINT else delta3 * x3
+            u3 = x3 if ADJOINT or HOLD > 0 else delta3 * x3
             u = rows_of(tl.broadcast_to(u3[:, :, None, :], [TH, S, G, BE]))
             if OWN:
                 of_column = count_of_column(t, own_along, rows_closed, S, SKEW)
@@ -200,28 +202,30 @@ def grid_sweep_kernel(
                 for i in tl.static_range(TH):
                     a = tl.exp2(delta[i] * A_m[m])
                     a_down = tl.exp2(delta[i] * A_down_m[m]) if STRETCHED else a
+                    bx = B_i[i] * u[i]  # Bbar x, or C dy
                     if ADJOINT:
                         if OWN:
-                            dh = B_i[i] * u[i]
-                            lam = dh + h
+                            lam = bx + h
                             h = a_down * lam
-                            flow = flow + (a * (before[m * TH + i] + (lam + more_down[i] * dh)),)
+                            flow = flow + (a * (before[m * TH + i] + (lam + more_down[i] * bx)),)
                         elif STRETCHED:
-                            lam = B_i[i] * u[i] + h
+                            lam = bx + h
                             h = a_down * lam
                             flow = flow + (a * (before[m * TH + i] + lam),)
                         else:
-                            h = a * (B_i[i] * u[i] + h)  # nu, and eta = Abar (lam + eta[i,j+1])
+                            h = a * (bx + h)  # nu, and eta = Abar (lam + eta[i,j+1])
                             flow = flow + (a * before[m * TH + i] + h,)
-                    elif OWN:
-                        counted = B_i[i] * u[i] * counts[i]
-                        g = a * before[m * TH + i] + counted * of_column
-                        flow = flow + (g,)
-                        h = a_down * h + (g + own_along * counted)
                     else:
-                        g = a * before[m * TH + i] + B_i[i] * u[i]
+                        if HOLD > 0:
+                            bx *= held(delta[i], A_m[m], a, hold, inverse_m[m], HOLD)
+                        if OWN:
+                            counted = bx * counts[i]
+                            g = a * before[m * TH + i] + counted * of_column
+                            h = a_down * h + (g + own_along * counted)
+                        else:
+                            g = a * before[m * TH + i] + bx
+                            h = a_down * h + g
                         flow = flow + (g,)
-                        h = a_down * h + g
                 is_kept = (is_column & is_entered)[:, None, None] & (group * M + m < N)[None, :, None]
                 tl.store(entry + m * (SIDE * WIDE), h, mask=is_kept)
                 tl.store(below + m * (G * BE), h)

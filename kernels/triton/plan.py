@@ -60,6 +60,7 @@ class Shape(NamedTuple):
     stretch: float
     rings: int  # 1 for an axis H that is periodic, and 2 for an axis W
     own: tuple[float, float]  # along H, along W
+    hold: tuple[float, float] | None
 
     @property
     def packed_orders(self) -> int:
@@ -86,11 +87,22 @@ class Shape(NamedTuple):
     @property
     def geometry(self) -> tuple[float | int | None, ...]:
         """What the kernels of a grid take of it; None is an argument that is not there."""
-        return self.stretch if self.stretch != 1.0 else None, self.rings or None, *self.own_or_none
+        return self.stretch if self.stretch != 1.0 else None, self.rings or None, *self.own_and_hold
 
     @property
-    def own_or_none(self) -> tuple[float | None, float | None]:
-        return self.own if self.counts_more else (None, None)
+    def own_and_hold(self) -> tuple[float | None, ...]:
+        own, hold = self.own if self.counts_more else (None, None), self.hold if self.holds == 2 else None
+        return *own, *(hold or (None, None))
+
+    @property
+    def holds(self) -> int:
+        """0: Bbar is dt B, 1: an exact hold whose exponents are those of Abar, 2: one that has its own."""
+        return 0 if self.hold is None else 1 if self.hold == (1.0, 1.0) else 2
+
+    @property
+    def modes(self) -> dict[str, Any]:
+        """Constants of the kernels that know both."""
+        return {"OWN": self.counts_more, "HOLD": self.holds}
 
     @property
     def steps(self) -> tuple[int, int, int, int]:
@@ -157,8 +169,8 @@ def sequence_forward(shape: Shape, keep: bool) -> SequenceForward:
     chunks, per_chunk = _chunks(shape, widths * shape.samples, tiles, again=0.75)
     programs = shape.samples * chunks * widths
     sizes = (shape.batch, shape.height, shape.width, E, shape.packed_orders, *shape.steps)
-    integers = (*sizes, chunks, per_chunk, 0, *shape.own_or_none)
-    main = _sequence_constants(shape, CORRECTION=shape.correction, SWEEP=0, KEEP=keep, OWN=shape.counts_more)
+    integers = (*sizes, chunks, per_chunk, 0, *shape.own_and_hold)
+    main = _sequence_constants(shape, CORRECTION=shape.correction, SWEEP=0, KEEP=keep, **shape.modes)
     return SequenceForward(
         chunks,
         Launch((programs, 1, 1), integers, _sequence_sweep(shape, 1)),
@@ -173,24 +185,24 @@ def sequence_forward(shape: Shape, keep: bool) -> SequenceForward:
 @lru_cache(maxsize=512)
 def sequence_backward(shape: Shape, needs_R: bool) -> SequenceBackward:
     blocks, E, N, rank = shape.blocks, shape.channels, shape.dstate, shape.rank
-    width = blocks.backward_channels if blocks.lanes < E else blocks.lanes
+    width = blocks.backward_channels if blocks.lanes < E and not shape.holds else blocks.lanes
     wide = cdiv(E, width)
     tiles = cdiv(shape.points, blocks.forward_tile)
     chunks, per_chunk = _chunks(shape, wide * shape.samples, tiles, again=0.3)
     integers = (shape.batch, shape.height, shape.width, E, shape.packed_orders, *shape.steps, chunks, per_chunk, 0)
-    main_integers = (shape.batch, len(shape.orders), *integers[1:], *shape.own_or_none)
+    main_integers = (shape.batch, len(shape.orders), *integers[1:], *shape.own_and_hold)
     sweep_programs = shape.samples * chunks * cdiv(E, blocks.lanes)
     programs = shape.samples * chunks * wide
     main = shape.constants(
         1, RANK=rank, CORRECTION=shape.correction, NEEDS_R=needs_R, P=blocks.backward_tile, BE=width,
-        LANES=blocks.lanes, GROUP=blocks.ranks, OWN=shape.counts_more,
+        LANES=blocks.lanes, GROUP=blocks.ranks, **shape.modes,
     )  # fmt: skip
     slots = cdiv(shape.points, blocks.backward_tile) * blocks.backward_tile
     ranks = cdiv(rank, blocks.ranks) * blocks.ranks
     parts = shape.batch * chunks
     return SequenceBackward(
         chunks,
-        Launch((sweep_programs, 1, 1), (*integers, None, None), _sequence_sweep(shape, 2)),
+        Launch((sweep_programs, 1, 1), (*integers, None, None, None, None), _sequence_sweep(shape, 2)),
         Launch((programs, 1, 1), main_integers, main),
         _sums(shape, needs_R, wide, parts, slots, strip=0),
         ends=shape.samples * chunks * N * E,
@@ -208,7 +220,7 @@ def grid_forward(shape: Shape) -> GridForward:
     lanes = wave(shape.dstate, blocks.lanes)
     widths = cdiv(shape.channels, lanes.channels)
     programs = shape.samples * widths
-    constants = _wave_constants(shape, lanes, CORRECTION=shape.correction, RINGS=shape.rings > 0)
+    constants = _wave_constants(shape, lanes, CORRECTION=shape.correction, RINGS=shape.rings > 0, HOLD=shape.holds)
     row = lanes.groups * lanes.dstates * lanes.channels
     handed = programs * (shape.longest + 4 * blocks.strips) * row
     rings_handed, closing = _ring_sizes(shape, lanes, programs)
@@ -246,14 +258,14 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
     sweeps = shape.samples * widths
     integers = _wave_integers(shape, widths)
     states, adjoint = (
-        _wave_constants(shape, lanes, SIDE=blocks.part, WIDE=width, ADJOINT=one, RINGS=shape.rings > 0)
-        for one in (False, True)
+        _wave_constants(shape, lanes, SIDE=blocks.part, WIDE=width, ADJOINT=one, HOLD=hold, RINGS=shape.rings > 0)
+        for one, hold in ((False, shape.holds), (True, 0))
     )
     row = lanes.groups * lanes.dstates * lanes.channels
     every = segment_tiles * blocks.part
     main = shape.constants(
         1, LOW_RANK=rank > 0, CORRECTION=shape.correction, NEEDS_R=needs_R, STRIP=blocks.strip_rows, BE=width,
-        STRETCHED=shape.stretch != 1.0, RINGS=shape.rings > 0, OWN=shape.counts_more,
+        STRETCHED=shape.stretch != 1.0, RINGS=shape.rings > 0, **shape.modes,
     )  # fmt: skip
     slots = area * blocks.strip_rows * blocks.part
     parts = shape.batch * strips * segments
@@ -267,7 +279,7 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
         _rings(shape, lanes, widths, False),
         Launch((sweeps, 1, 1), (*integers, blocks.part, tiles, *shape.geometry), states),
         _rings(shape, lanes, widths, True),
-        Launch((sweeps, 1, 1), (*integers, every, segments, *shape.geometry), adjoint),
+        Launch((sweeps, 1, 1), (*integers, every, segments, *shape.geometry[:-2], None, None), adjoint),
         Launch((strips * segments, wide, shape.samples), main_integers, main),
         _sums(shape, needs_R, wide, parts, slots, strip=blocks.strip_rows),
         hor=edges * area * blocks.strip_rows,
@@ -348,6 +360,7 @@ def shape_of(inputs: ScanInputs, settings: ScanSettings, blocks: Blocks | None) 
         settings.stretch,
         settings.periodic[0] + 2 * settings.periodic[1],
         settings.own,
+        settings.hold,
     )
 
 
@@ -403,8 +416,9 @@ def _wave_constants(shape: Shape, lanes: Wave, **more: Any) -> Fixed:
 
 def _rings(shape: Shape, lanes: Wave, widths: int, adjoint: bool) -> Launch:
     """Which is not launched without rings."""
-    integers = (*_wave_integers(shape, widths), *shape.geometry)
-    return Launch((shape.samples * widths, 1, 1), integers, _wave_constants(shape, lanes, ADJOINT=adjoint))
+    geometry, hold = (shape.geometry[:-2] + (None, None), 0) if adjoint else (shape.geometry, shape.holds)
+    constants = _wave_constants(shape, lanes, ADJOINT=adjoint, HOLD=hold)
+    return Launch((shape.samples * widths, 1, 1), (*_wave_integers(shape, widths), *geometry), constants)
 
 
 def _ring_sizes(shape: Shape, lanes: Wave, programs: int) -> tuple[int, int]:
@@ -425,8 +439,8 @@ def _sequence_constants(shape: Shape, **more: Any) -> Fixed:
 def _sequence_sweep(shape: Shape, which: int) -> Fixed:
     # NVIDIA's assembler aims at 128 registers here, and spills one or two at some sizes.
     most = {"maxnreg": shape.blocks.sweep_registers} if shape.blocks.sweep_registers else {}
-    own = shape.counts_more and which == 1
-    return _sequence_constants(shape, CORRECTION=0, SWEEP=which, KEEP=False, OWN=own, **most)
+    modes = shape.modes if which == 1 else {"OWN": False, "HOLD": 0}  # which nu does not depend on
+    return _sequence_constants(shape, CORRECTION=0, SWEEP=which, KEEP=False, **modes, **most)
 
 
 def _sums(shape: Shape, needs_R: bool, wide: int, parts: int, slots: int, strip: int) -> tuple[Launch, Launch]:

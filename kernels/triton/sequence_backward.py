@@ -19,7 +19,17 @@ Axes: B batch, K scan directions, E channels, N dstates, r rank of the time step
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, own_of, softplus, softplus_slope, turned
+from geomano_hpc.kernels.triton.arithmetic import (
+    LOG2E,
+    held,
+    held_slopes,
+    hold_of,
+    inverse_of,
+    own_of,
+    softplus,
+    softplus_slope,
+    turned,
+)
 from geomano_hpc.kernels.triton.sequence_forward import copy_turned, offsets_of
 
 LN2 = tl.constexpr(0.6931471805599453)
@@ -87,17 +97,17 @@ def sum_over_channels(values, BE: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit(
     do_not_specialize=["batch", "K", "H", "W", "E", "orders", "dt_row", "dt_direction", "B_row", "B_direction",
-                       "chunks", "per_chunk", "zero", "own_H", "own_W"],
+                       "chunks", "per_chunk", "zero", "own_H", "own_W", "hold_H", "hold_W"],
     do_not_specialize_on_alignment=["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "dy", "kept", "ends", "span",
                                     "dx_part", "over_channels", "of_parameters", "ddt", "scratch"],
 )  # fmt: skip
 def sequence_backward_kernel(
     x, dt, A, B, C, D, R, bias, weight, dy, kept, ends, span, dx_part, over_channels, of_parameters, ddt, scratch,
     batch, K, H, W, E, orders, dt_row, dt_direction, B_row, B_direction, chunks, per_chunk, zero,
-    own_H, own_W,
+    own_H, own_W, hold_H, hold_W,
     RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, NEEDS_R: tl.constexpr,
     P: tl.constexpr, BE: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
-    OWN: tl.constexpr,
+    OWN: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
     """One program: direction k, sample b, a chunk of `per_chunk` steps (a multiple of P) and a block of BE channels,
     from the chunk's end to its start. Grid: K * batch * chunks * cdiv(E, BE), one warp of LANES lanes, BE a multiple.
@@ -180,6 +190,9 @@ def sequence_backward_kernel(
     own_along = 0.0
     if OWN:
         _own_down, own_along = own_of(orders, k, own_H, own_W)
+    hold = 1.0
+    if HOLD == 2:
+        hold = hold_of(orders, k, hold_H, hold_W)
     dD_e = tl.zeros([BE], tl.float32)
     dbias_e = tl.zeros([BE], tl.float32)
     p = tl.arange(0, P)
@@ -188,7 +201,8 @@ def sequence_backward_kernel(
     tiles = tl.cdiv(tl.minimum(per_chunk, points - start), P)
     for back in range(tiles):
         t = start + (tiles - 1 - back) * P
-        first_counts = tl.where(t == 0, 1.0 + own_along, 1.0)
+        if OWN:
+            first_counts = tl.where(t == 0, 1.0 + own_along, 1.0)
         # Kept states come from far, so that each is asked for one dstate ahead.
         kept_here = kept + (t // P).to(tl.int64) * N * E + channel
         entering = tl.load(kept_here, mask=is_channel, other=0.0)
@@ -210,7 +224,8 @@ def sequence_backward_kernel(
         x_at = tl.gather(offsets_of(t, p, corner, step_i, step_j, WT, E, P), p, 0)[:, None] + channel[None, :]
         dy_pe = tl.load(dy + x_at, mask=is_element, other=0.0).to(tl.float32)
         delta = rows_of(delta_pe, P, BE)
-        u = rows_of(delta_pe * tl.load(x + x_at, mask=is_element, other=0.0).to(tl.float32), P, BE)
+        x_pe = tl.load(x + x_at, mask=is_element, other=0.0).to(tl.float32)
+        u = rows_of(x_pe if HOLD > 0 else delta_pe * x_pe, P, BE)
         dys = rows_of(dy_pe, P, BE)
         du = rows_of(tl.zeros([P, BE], tl.float32), P, BE)
         dd = rows_of(tl.zeros([P, BE], tl.float32), P, BE)
@@ -231,6 +246,9 @@ def sequence_backward_kernel(
             entering = tl.load(kept_here + tl.minimum(s + 1, N - 1) * E, mask=is_channel, other=0.0)
             if CORRECTION > 0:
                 R_e = tl.load(own + 2 * BE)
+            if HOLD > 0:
+                inverse = inverse_of(A_e, hold)
+            helds = ()
             a = ()
             past = ()
             for_C = ()
@@ -238,6 +256,10 @@ def sequence_backward_kernel(
                 a_q = tl.exp2(delta[q] * A_e)
                 past_q = a_q * h
                 bx = Bs[q] * u[q]
+                if HOLD > 0:
+                    held_q = held(delta[q], A_e, a_q, hold, inverse, HOLD)
+                    bx *= held_q
+                    helds = helds + (held_q,)
                 h = past_q + (bx * first_counts if OWN and q == 0 else bx)
                 a = a + (a_q,)
                 past = past + (past_q,)
@@ -265,15 +287,25 @@ def sequence_backward_kernel(
                     direct -= R_e * (Cs[q] * dys[q])
                 elif CORRECTION == 1:
                     direct -= R_e * dys[q]
-                for_B = (u[q] * direct,) + for_B
-                new_du = (du[q] + Bs[q] * direct,) + new_du
-                new_dd = (dd[q] + A_e * through,) + new_dd
-                dA_e += delta[q] * through
+                if HOLD > 0:
+                    held_q = helds[q]
+                    by_delta, by_A = held_slopes(delta[q], A_e, a[q], hold, inverse, held_q, HOLD)
+                    of_held = Bs[q] * u[q] * direct
+                    for_B = (u[q] * held_q * direct,) + for_B
+                    new_du = (du[q] + Bs[q] * held_q * direct,) + new_du
+                    new_dd = (dd[q] + (A_e * through + LOG2E * (of_held * by_delta)),) + new_dd
+                    dA_e += delta[q] * through + hold * (of_held * by_A)
+                else:
+                    for_B = (u[q] * direct,) + for_B
+                    new_du = (du[q] + Bs[q] * direct,) + new_du
+                    new_dd = (dd[q] + A_e * through,) + new_dd
+                    dA_e += delta[q] * through
                 if NEEDS_R:
+                    B_q = Bs[q] * helds[q] if HOLD > 0 else Bs[q]
                     if CORRECTION == 2:
-                        dR_e -= (Cs[q] * Bs[q]) * (u[q] * dys[q])
+                        dR_e -= (Cs[q] * B_q) * (u[q] * dys[q])
                     else:
-                        dR_e -= Bs[q] * (u[q] * dys[q])
+                        dR_e -= B_q * (u[q] * dys[q])
             du = new_du
             dd = new_dd
             tl.store(own, nu)
@@ -289,8 +321,12 @@ def sequence_backward_kernel(
         x_pe = tl.load(x + at, mask=is_element, other=0.0).to(tl.float32)
         du_pe = tl.trans(side_by_side(du, BE))
         dd_pe = tl.trans(side_by_side(dd, BE))
-        tl.store(dx_part + at, du_pe * delta_pe + D_e[None, :] * dy_pe, mask=is_element)
-        draw = (dd_pe * LN2 + du_pe * x_pe) * softplus_slope(delta_pe)  # dd was summed with A log2(e)
+        if HOLD > 0:  # du is by x, and dd has all of delta
+            tl.store(dx_part + at, du_pe + D_e[None, :] * dy_pe, mask=is_element)
+            draw = dd_pe * LN2 * softplus_slope(delta_pe)
+        else:
+            tl.store(dx_part + at, du_pe * delta_pe + D_e[None, :] * dy_pe, mask=is_element)
+            draw = (dd_pe * LN2 + du_pe * x_pe) * softplus_slope(delta_pe)  # dd was summed with A log2(e)
         dD_e += tl.sum(x_pe * dy_pe, axis=0)
         dbias_e += tl.sum(draw, axis=0)
         if RANK == 0:

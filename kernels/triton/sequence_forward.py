@@ -12,7 +12,7 @@ Axes: B batch, K scan directions, E channels, N dstates, r rank of the time step
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import LOG2E, compose, own_of, softplus, turned
+from geomano_hpc.kernels.triton.arithmetic import LOG2E, compose, held, hold_of, inverse_of, own_of, softplus, turned
 
 
 @triton.jit
@@ -51,16 +51,16 @@ def copy_turned(matrix, to, n, channel, is_channel, factor, N: tl.constexpr, ROW
 
 @triton.jit(
     do_not_specialize=["batch", "H", "W", "E", "orders", "dt_row", "dt_direction", "B_row", "B_direction", "chunks",
-                       "per_chunk", "zero", "own_H", "own_W"],
+                       "per_chunk", "zero", "own_H", "own_W", "hold_H", "hold_W"],
     do_not_specialize_on_alignment=["x", "dt", "A", "B", "C", "D", "R", "bias", "weight", "y_part", "kept", "ends",
                                     "span", "scratch"],
 )  # fmt: skip
 def sequence_forward_kernel(
     x, dt, A, B, C, D, R, bias, weight, y_part, kept, ends, span, scratch,
     batch, H, W, E, orders, dt_row, dt_direction, B_row, B_direction, chunks, per_chunk, zero,
-    own_H, own_W,
+    own_H, own_W, hold_H, hold_W,
     RANK: tl.constexpr, N: tl.constexpr, CORRECTION: tl.constexpr, SWEEP: tl.constexpr, KEEP: tl.constexpr,
-    P: tl.constexpr, BE: tl.constexpr, SEQUENCE_TILE: tl.constexpr, OWN: tl.constexpr,
+    P: tl.constexpr, BE: tl.constexpr, SEQUENCE_TILE: tl.constexpr, OWN: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
     """One program: direction k, sample b, a chunk of `per_chunk` steps (a multiple of P) and a block of BE channels.
     Grid: K * batch * chunks * cdiv(E, BE), one warp, BE = its lanes. On NVIDIA a SWEEP wants maxnreg=160, since the
@@ -71,7 +71,8 @@ def sequence_forward_kernel(
     enter every SEQUENCE_TILE steps. SWEEP 1 writes ends and span of its chunk, from state zero. SWEEP 2 does so for
     the adjoint states nu[t] = Abar[t] (nu[t+1] + C[t] dy[t]), backwards: x is dy, and B is C.
 
-    OWN: points count own_H, own_W more for themselves, and the first for all after it, which nu does not know.
+    OWN: points count own_H, own_W more for themselves, and the first for all after it, which nu does not know. HOLD as
+    in grid_forward.
     scratch [programs, 3 N + RANKS, BE], RANKS = r rounded up to fours, needs no values; zero is 0. Pointers that a mode
     does not use may be any.
     """
@@ -132,6 +133,9 @@ def sequence_forward_kernel(
     own_along = 0.0
     if OWN:
         _own_down, own_along = own_of(orders, k, own_H, own_W)
+    hold = 1.0
+    if HOLD == 2:
+        hold = hold_of(orders, k, hold_H, hold_W)
     span_e = tl.zeros([BE], tl.float32)
     p = tl.arange(0, P)
     step = P - 1 - p if SWEEP == 2 else p  # the walk's p-th step in its tile
@@ -160,7 +164,7 @@ def sequence_forward_kernel(
                     raw += low[:, None] * tl.load(weights + (r + g) * BE + channel)[None, :]
         delta = tl.where(inside[:, None], softplus(raw), 0.0)
         x_pe = tl.load(x_of[None, :] + x_at[:, None], mask=is_element, other=0.0).to(tl.float32)
-        u = x_pe if SWEEP == 2 else delta * x_pe
+        u = x_pe if SWEEP == 2 or HOLD > 0 else delta * x_pe
         if SWEEP == 0:
             y = D_e[None, :] * x_pe
             kept_here = kept + (t // SEQUENCE_TILE).to(tl.int64) * N * E + channel
@@ -169,8 +173,11 @@ def sequence_forward_kernel(
 
         for s in range(N):
             own = scratch + s * row + channel
-            a = tl.exp2(delta * tl.load(own + BE)[None, :])
+            A_e = tl.load(own + BE)[None, :]
+            a = tl.exp2(delta * A_e)
             bx = per_step(B, B_at + s, inside, p)[:, None] * u
+            if HOLD > 0:
+                bx *= held(delta, A_e, a, hold, inverse_of(A_e, hold), HOLD)
             if SWEEP == 2:
                 bx *= a
             before = tl.load(own)

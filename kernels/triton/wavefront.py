@@ -9,7 +9,7 @@ of the turned grid in step t.
 import triton
 import triton.language as tl
 
-from geomano_hpc.kernels.triton.arithmetic import softplus
+from geomano_hpc.kernels.triton.arithmetic import hold_of, inverse_of, softplus
 
 UNROLLED_RANK = tl.constexpr(8)  # more would take long to compile
 
@@ -152,6 +152,19 @@ def count_of_column(t, own_along, rows_closed, S: tl.constexpr, SKEW: tl.constex
     """[S, 1, 1]: how often what enters at the column of step t counts."""
     is_first = (t - SKEW * tl.arange(0, S) == 0)[:, None, None]
     return tl.where(is_first, 1.0 + own_along * (1 - rows_closed), 1.0)
+
+
+@triton.jit
+def hold_of_dstates(orders, k, A_m, hold_H, hold_W, HOLD: tl.constexpr, M: tl.constexpr):
+    """ScanSettings.hold_of of direction k, and 1 / (hold A) of M dstates."""
+    hold = 1.0
+    inverse_m = ()
+    if HOLD == 2:
+        hold = hold_of(orders, k, hold_H, hold_W)
+    if HOLD > 0:
+        for m in tl.static_range(M):
+            inverse_m = inverse_m + (inverse_of(A_m[m], hold),)
+    return hold, inverse_m
 
 
 @triton.jit

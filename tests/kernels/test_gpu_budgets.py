@@ -29,12 +29,21 @@ BUDGETS = {
 }
 
 
-# Of Darcy on another geometry: a ring along one axis is one more walk over the grid for each pass, two are two.
-# Points half as far apart as the training's along H, and along W or as far.
-HALF, HALF_ALONG_H = {"own": (0.5, 0.5)}, {"own": (0.5, 0.0), "stretch": 0.5}
+# Of Darcy with other settings: a ring along one axis is one more walk over the grid for each pass, two are two.
+# Points are half as far apart as the training's along H, and along W half as far or as far.
+HALF: dict[str, Any] = {"own": (0.5, 0.5)}
+HALF_ALONG_H: dict[str, Any] = {"own": (0.5, 0.0), "stretch": 0.5}
 GEOMETRIES: dict[str, tuple[dict[str, Any], dict[str, Budget]]] = {
     "spacing": (HALF, {"forward": Budget(22, 2, 0.15e-3), "backward": Budget(85, 4, 0.55e-3)}),
     "two spacings": (HALF_ALONG_H, {"forward": Budget(24, 2, 0.16e-3), "backward": Budget(95, 4, 0.65e-3)}),
+    "exact hold": (
+        {"hold": (1.0, 1.0)},
+        {"forward": Budget(28, 2, 0.20e-3), "backward": Budget(128, 4, 0.80e-3)},
+    ),
+    "exact hold, spacing": (
+        {"hold": (2.0, 2.0), **HALF},
+        {"forward": Budget(35, 2, 0.25e-3), "backward": Budget(150, 4, 0.95e-3)},
+    ),
     "ring": ({"rings": 1}, {"forward": Budget(40, 3, 0.25e-3), "backward": Budget(110, 6, 0.70e-3)}),
     "rings": ({"rings": 3}, {"forward": Budget(55, 3, 0.35e-3), "backward": Budget(140, 6, 0.90e-3)}),
     "rings, two spacings": (

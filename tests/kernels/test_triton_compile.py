@@ -79,10 +79,12 @@ def test_another_grid_or_batch_compiles_nothing_new(name: str) -> None:
 def test_other_spacings_and_rings_compile_nothing_new() -> None:
     from geomano_hpc.kernels.audit.variants import launches_of
 
-    call = replace(call_of("darcy", recipes.scan("darcy")), stretch=0.5, rings=1, own=(0.5, 0.0))
+    call = replace(call_of("darcy", recipes.scan("darcy")), stretch=0.5, rings=1, own=(0.5, 0.0), hold=(2.0, 1.0))
     variants = set(launches_of(call).variants)
-    for stretch, rings, own, width in ((2.3, 2, (-0.3, 0.5), 85), (0.1, 3, (0.0, 4.5), 12)):
-        assert set(launches_of(replace(call, stretch=stretch, rings=rings, own=own, width=width)).variants) <= variants
+    for spacing, rings, width in (((2.3, 0.5), 2, 85), ((0.1, 1.0), 3, 12)):
+        own, hold = (tuple(f(one) for one in spacing) for f in (lambda s: (1 / s - 1) / 2, lambda s: 1 / s))
+        other = replace(call, stretch=spacing[0] / spacing[1], rings=rings, own=own, hold=hold, width=width)
+        assert set(launches_of(other).variants) <= variants
 
 
 def test_what_is_compiled_once_is_known_until_sources_triton_or_target_change(

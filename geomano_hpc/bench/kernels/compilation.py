@@ -22,7 +22,7 @@ def recipe_calls() -> list[Call]:
 
 def further_calls() -> dict[str, list[Call]]:
     """What else a model may ask for, each for the oldest GPU of a maker: another precision, correction, kind of scan, a
-    full dt, rings, and points at another distance, or at one that differs by axis."""
+    full dt, rings, points at another distance, or at one that differs by axis, and an exact hold on both grids."""
     calls = [call_of(name, recipes.scan(name)) for name in recipes.NAMES]
     nvidia, amd = OLDEST
     changes: dict[str, list[dict[str, Any]]] = {
@@ -36,6 +36,8 @@ def further_calls() -> dict[str, list[Call]]:
         spaced = replace(grid, own=(0.5, 0.5))
         found[target] += [replace(sequence, own=(0.5, 0.5)), spaced, replace(grid, rings=3)]
         found[target] += [replace(spaced, stretch=0.5), replace(spaced, stretch=0.5, rings=3)]
+        found[target] += [replace(grid, hold=(1.0, 1.0)), replace(spaced, hold=(2.0, 2.0))]
+        found[target] += [replace(sequence, hold=(2.0, 2.0), own=(0.5, 0.5))]
     return found
 
 

@@ -1,5 +1,5 @@
-"""Points at other distances than the training's, and axes that are rings, in the Triton kernels: in Triton's
-interpreter against the float64 reference.
+"""Points at other distances than the training's, axes that are rings, and an exact hold, in the Triton kernels: in
+Triton's interpreter against the float64 reference.
 
 The checks run in a process of their own (TRITON_INTERPRET), which `test_in_the_interpreter` starts on this file.
 """
@@ -41,13 +41,13 @@ if not INTERPRETED:
 
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
         inputs = ScanInputs(**random_inputs(dtype=torch.float32, rank=2))
-        settings = ScanSettings(order_set("paper"), "2d", "equation", 0.5, (True, False), (0.5, -0.25))
+        settings = ScanSettings(order_set("paper"), "2d", "equation", 0.5, (True, False), (0.5, -0.25), (2.0, 0.5))
         with fake_gpu(fresh=True):
             _, carries = scan.forward(inputs, settings, True)
             with counted_compilations() as compiled:
                 scan.backward(inputs.x, inputs, settings, carries, False)
                 for stretch, periodic, own in ((2.3, (True, True), (0.0, 1.5)), (0.1, (False, True), (7.0, 0.5))):
-                    other = settings._replace(stretch=stretch, periodic=periodic, own=own)
+                    other = settings._replace(stretch=stretch, periodic=periodic, own=own, hold=(1.0, 4.0))
                     scan.backward(inputs.x, inputs, other, scan.forward(inputs, other, True)[1], False)
         assert compiled.all == []
 
@@ -64,7 +64,8 @@ else:
 
     Pair = tuple[bool, bool]
     Numbers = tuple[float, float]
-    OWN, NONE = (0.5, -0.3), (0.0, 0.0)  # of points that are half as far apart along H, and farther along W
+    # Of points that are half as far apart along H, and farther along W.
+    OWN, NONE, HOLD = (0.5, -0.3), (0.0, 0.0), (2.0, 0.4)
     BOTH, ALONG_H, ALONG_W, NEITHER = (True, True), (True, False), (False, True), (False, False)
 
     @pytest.fixture(autouse=True)
@@ -122,19 +123,35 @@ else:
         check({"height": 3, "width": 5, "channels": 2, "dstate": 1, "K": 8}, 2.3, ALONG_W, ALL_EIGHT, own=OWN)
 
     @pytest.mark.parametrize(
-        ("height", "width", "periodic"), [(18, 7, BOTH), (7, 18, ALONG_H), (18, 7, ALONG_H), (7, 18, NEITHER)]
+        ("height", "width", "periodic", "hold"),
+        [(18, 7, BOTH, HOLD), (7, 18, ALONG_H, None), (18, 7, ALONG_H, None), (7, 18, NEITHER, HOLD)],
     )
-    def test_rings_of_several_bands_and_segments(height: int, width: int, periodic: Pair, in_blocks: Any) -> None:
+    def test_rings_of_several_bands_and_segments(
+        height: int, width: int, periodic: Pair, hold: Numbers | None, in_blocks: Any
+    ) -> None:
         """Two strips to a band, so that a band begins in front of the grid and one ends behind it."""
         in_blocks(strips=2, chunks=2)
         orders = (ALL_EIGHT[3], ALL_EIGHT[6])  # one row-major, one column-major
-        check({"height": height, "width": width, "channels": 2, "dstate": 2, "K": 2}, 0.5, periodic, orders, own=OWN)
+        sizes = {"height": height, "width": width, "channels": 2, "dstate": 2, "K": 2}
+        check(sizes, 0.5, periodic, orders, own=OWN, hold=hold)
 
-    def test_a_sequence_in_several_chunks(in_blocks: Any) -> None:
+    @pytest.mark.parametrize(("hold", "form"), [(None, "equation"), (HOLD, "state")])
+    def test_a_sequence_in_several_chunks(hold: Numbers | None, form: str, in_blocks: Any) -> None:
         """The first point of the first chunk counts more, and every point for itself."""
         in_blocks(chunks=3)
-        orders = (ALL_EIGHT[3], ALL_EIGHT[6])
-        check({"height": 12, "width": 9, "K": 2, "rank": 2}, 1.0, NEITHER, orders, own=OWN, kind="1d")
+        orders, sizes = (ALL_EIGHT[3], ALL_EIGHT[6]), {"height": 12, "width": 9, "K": 2, "rank": 2}
+        check(sizes, 1.0, NEITHER, orders, own=OWN, hold=hold, kind="1d", correction=form)
+
+    @pytest.mark.parametrize("kind", ["1d", "2d"])
+    def test_a_hold_of_small_steps_keeps_its_digits(kind: str, in_blocks: Any) -> None:
+        """Of 1e-7, where exp(dt A) - 1 of float32 has none, between steps of 1; with the exponents of the decay."""
+        inputs = random_inputs(height=4, width=5, channels=2, dstate=2, K=1, dtype=torch.float32)
+        inputs["dt_bias"] = inputs["dt_bias"] - 16
+        for steps in ("all are small", "a few are not"):
+            if steps == "a few are not":
+                inputs["dt"][:, ::2] += 18
+            options: dict[str, Any] = {"orders": ALL_EIGHT[:1], "stretch": 1.0, "hold": (1.0, 1.0), "kind": kind}
+            assert_like_reference(inputs, 3e-6, backend="triton", **options)
 
     def test_the_default_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         check({"height": 9, "width": 4, "channels": 3, "dstate": 3, "K": 1}, 2.3, BOTH, ALL_EIGHT[7:])
