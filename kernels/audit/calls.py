@@ -31,6 +31,10 @@ class Call:
     own: tuple[float, float] = (0.0, 0.0)  # what a point counts more for itself: on another grid than the training's
     hold: tuple[float, float] | None = None  # of an exact zero-order hold, along H and W; (1, 1) on the training's grid
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "own", tuple(self.own))  # JSON makes lists of tuples
+        object.__setattr__(self, "hold", self.hold and tuple(self.hold))
+
     @property
     def label(self) -> str:
         words = [self.name, self.kind, self.dtype, f"batch {self.batch}"]

@@ -1,12 +1,13 @@
 """What the Triton kernels may cost, at the recipes' real shapes, counted from machine code for sm_80 without a GPU."""
 
-from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
 from geomano_hpc.bench import recipes
-from geomano_hpc.bench.kernels.gpu_audit import PARTS, PartAudit, call_of, count_instructions, part_audits
+from geomano_hpc.bench.kernels import settings
+from geomano_hpc.bench.kernels.gpu_audit import PARTS, PartAudit
 from geomano_hpc.bench.kernels.gpus import GPUS, occupancy
 
 pytest.importorskip("triton")
@@ -29,37 +30,20 @@ BUDGETS = {
 }
 
 
-# Of Darcy with other settings: a ring along one axis is one more walk over the grid for each pass, two are two.
-# Points are half as far apart as the training's along H, and along W half as far or as far.
-HALF: dict[str, Any] = {"own": (0.5, 0.5)}
-HALF_ALONG_H: dict[str, Any] = {"own": (0.5, 0.0), "stretch": 0.5}
-GEOMETRIES: dict[str, tuple[dict[str, Any], dict[str, Budget]]] = {
-    "spacing": (HALF, {"forward": Budget(22, 2, 0.15e-3), "backward": Budget(85, 4, 0.55e-3)}),
-    "two spacings": (HALF_ALONG_H, {"forward": Budget(24, 2, 0.16e-3), "backward": Budget(95, 4, 0.65e-3)}),
-    "exact hold": (
-        {"hold": (1.0, 1.0)},
-        {"forward": Budget(28, 2, 0.20e-3), "backward": Budget(128, 4, 0.80e-3)},
-    ),
-    "exact hold, spacing": (
-        {"hold": (2.0, 2.0), **HALF},
-        {"forward": Budget(35, 2, 0.25e-3), "backward": Budget(150, 4, 0.95e-3)},
-    ),
-    "ring": ({"rings": 1}, {"forward": Budget(40, 3, 0.25e-3), "backward": Budget(110, 6, 0.70e-3)}),
-    "rings": ({"rings": 3}, {"forward": Budget(55, 3, 0.35e-3), "backward": Budget(140, 6, 0.90e-3)}),
-    "rings, two spacings": (
-        {"rings": 3, **HALF_ALONG_H},
-        {"forward": Budget(70, 3, 0.45e-3), "backward": Budget(185, 6, 1.15e-3)},
-    ),
+# Of Darcy with further settings.
+SETTINGS_BUDGETS = {
+    "spacing": {"forward": Budget(22, 2, 0.15e-3), "backward": Budget(85, 4, 0.55e-3)},
+    "two spacings": {"forward": Budget(24, 2, 0.16e-3), "backward": Budget(95, 4, 0.65e-3)},
+    "ring": {"forward": Budget(40, 3, 0.25e-3), "backward": Budget(110, 6, 0.70e-3)},
+    "rings": {"forward": Budget(55, 3, 0.35e-3), "backward": Budget(140, 6, 0.90e-3)},
+    "rings, two spacings": {"forward": Budget(70, 3, 0.45e-3), "backward": Budget(185, 6, 1.15e-3)},
+    "exact hold": {"forward": Budget(28, 2, 0.20e-3), "backward": Budget(128, 4, 0.80e-3)},
+    "exact hold, spacing": {"forward": Budget(35, 2, 0.25e-3), "backward": Budget(150, 4, 0.95e-3)},
 }
 
 
-def audited(name: str, learnable: bool | None = None, **geometry: Any) -> dict[str, PartAudit]:
-    scan = recipes.scan(name)
-    if learnable is not None:
-        scan = replace(scan, correction="learnable" if learnable else "0011")
-    call = asdict(replace(call_of(name, scan, A100), **geometry))
-    parts = part_audits(name, scan, A100, count_instructions(call, "A100"), [])
-    return {audit.part: audit for audit in parts}
+def audited(name: str, learnable: bool | None = None) -> dict[str, PartAudit]:
+    return settings.audited(name, {} if learnable is None else {"learnable_correction": learnable})
 
 
 @pytest.mark.parametrize(("name", "part"), BUDGETS)
@@ -78,14 +62,18 @@ def test_both_recipes_corrections_keep_the_budgets(name: str, learnable: bool) -
         assert audit.issue <= BUDGETS[name, part].issue, part
 
 
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_another_geometry_keeps_its_budget(geometry: str) -> None:
-    changes, budgets = GEOMETRIES[geometry]
-    for part, audit in audited("darcy", **changes).items():
-        budget = budgets[part]
+@pytest.mark.parametrize("setting", SETTINGS_BUDGETS)
+def test_another_setting_keeps_its_budget(setting: str) -> None:
+    for part, audit in settings.audited("darcy", settings.SETTINGS[setting]).items():
+        budget = SETTINGS_BUDGETS[setting][part]
         assert audit.launch_count <= budget.launches, part
         assert audit.per_update <= budget.instructions, part
         assert audit.issue <= budget.issue, part
+        assert all(launch.spill_bytes == 0 for launch in audit.launches), part
+
+
+def test_every_setting_has_a_budget() -> None:
+    assert {"as in training", *SETTINGS_BUDGETS} == settings.SETTINGS.keys()
 
 
 @pytest.mark.parametrize("name", recipes.NAMES)

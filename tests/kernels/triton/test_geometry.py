@@ -41,13 +41,13 @@ if not INTERPRETED:
 
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
         inputs = ScanInputs(**random_inputs(dtype=torch.float32, rank=2))
-        settings = ScanSettings(order_set("paper"), "2d", "equation", 0.5, (True, False), (0.5, -0.25), (2.0, 0.5))
+        settings = ScanSettings(order_set("paper"), "2d", "equation", 0.5, (True, False), (0.5, -0.25))
         with fake_gpu(fresh=True):
             _, carries = scan.forward(inputs, settings, True)
             with counted_compilations() as compiled:
                 scan.backward(inputs.x, inputs, settings, carries, False)
                 for stretch, periodic, own in ((2.3, (True, True), (0.0, 1.5)), (0.1, (False, True), (7.0, 0.5))):
-                    other = settings._replace(stretch=stretch, periodic=periodic, own=own, hold=(1.0, 4.0))
+                    other = settings._replace(stretch=stretch, periodic=periodic, own=own)
                     scan.backward(inputs.x, inputs, other, scan.forward(inputs, other, True)[1], False)
         assert compiled.all == []
 
