@@ -90,7 +90,7 @@ def copy_rows(source, at_point, count, target, BE: tl.constexpr):
 
 
 @triton.jit
-def states(a, a_down, Bx, g_left, h_above, own, OWN: tl.constexpr):
+def states(a, a_down, Bx, g_left, h_above, own_along, of_row, of_column, OWN: tl.constexpr):
     """g before each of the sixteen positions, and h above and at them: h[q] is above position q, h[q + 4] at it. With
     OWN g is that of what enters its row, and h without what the positions count more for themselves: `own_of_part`."""
     past_g = ()
@@ -101,9 +101,9 @@ def states(a, a_down, Bx, g_left, h_above, own, OWN: tl.constexpr):
             g = g_left[q // 4]
         past_g = past_g + (g,)
         if OWN:
-            Bx_q = Bx[q] * own[2] if q < 4 else Bx[q]
-            g = a[q] * g + (Bx_q * own[3] if q % 4 == 0 else Bx_q)
-            h = h + (a_down[q] * h[q] + (g + own[1] * Bx_q),)
+            Bx_q = Bx[q] * of_row if q < 4 else Bx[q]
+            g = a[q] * g + (Bx_q * of_column if q % 4 == 0 else Bx_q)
+            h = h + (a_down[q] * h[q] + (g + own_along * Bx_q),)
         else:
             g = a[q] * g + Bx[q]
             h = h + (a_down[q] * h[q] + g,)
@@ -112,13 +112,13 @@ def states(a, a_down, Bx, g_left, h_above, own, OWN: tl.constexpr):
 
 @triton.jit
 def own_of_part(orders, k, own_H, own_W, i0, j0, columns_closed, rows_closed, OWN: tl.constexpr):
-    """Of a part at row i0 and column j0: own_down over how often its first row counts, own_along, how often its first
-    row and its first column count, and own_down: scalars (wavefront.counts_of_rows)."""
+    """Scalars of a part at row i0 and column j0 (wavefront.counts_of_rows): own_down, own_along, how often its first
+    row and its first column count, and own_down over the former."""
     if OWN:
         own_down, own_along = own_of(orders, k, own_H, own_W)
         of_row = tl.where(i0 == 0, 1.0 + own_down * (1 - columns_closed), 1.0)
         of_column = tl.where(j0 == 0, 1.0 + own_along * (1 - rows_closed), 1.0)
-        return own_down / of_row, own_along, of_row, of_column, own_down
+        return own_down, own_along, of_row, of_column, own_down / of_row
     else:
         return 0.0, 0.0, 1.0, 1.0, 0.0
 
@@ -327,7 +327,9 @@ def grid_backward_kernel(
                     record = home + lane * 4 + FIELD
                     between = home + lane + BETWEEN + part * OF_PART
                     B_s = uniform
-                    own = own_of_part(orders, k_now, own_H, own_W, i0, j0, columns_closed, rows_closed, OWN)
+                    _down, own_along, of_row, of_column, _first = own_of_part(
+                        orders, k_now, own_H, own_W, i0, j0, columns_closed, rows_closed, OWN
+                    )
                     for _s in range(N):
                         A2_e, _dA, _R, _dR = load_field(record, BE)
                         a_q = tl.exp2(delta * A2_e[None, :])
@@ -338,7 +340,8 @@ def grid_backward_kernel(
                         Bx = unstack(Bx_q, BE)
                         g_left = unstack4(tl.load(rows4(left, BE)), BE)
                         a_down = unstack(tl.exp2(delta * (A2_e * down)[None, :]), BE) if STRETCHED else a
-                        _g, h = states(a, a_down, Bx, g_left, unstack4(tl.load(rows4(above, BE)), BE), own, OWN)
+                        h_above = unstack4(tl.load(rows4(above, BE)), BE)
+                        _g, h = states(a, a_down, Bx, g_left, h_above, own_along, of_row, of_column, OWN)
                         tl.store(rows4(between, BE), stack(h[16:], BE))
                         record += RECORD
                         between += RECORD
@@ -399,7 +402,9 @@ def grid_backward_kernel(
             record = home + lane * 4 + part * OF_PART
             B_s = home + UNIFORMS + part * (2 * N * PART)
             v = tl.arange(0, 32)
-            own = own_of_part(orders, k + again, own_H, own_W, i0, j0, columns_closed, rows_closed, OWN)
+            own_down, own_along, of_row, of_column, of_first_row = own_of_part(
+                orders, k + again, own_H, own_W, i0, j0, columns_closed, rows_closed, OWN
+            )
             number = tile_number(kb + again, block, area, ti, across, tj) * PARTS + part
             sums = over_channels + number * ((rank_now + 2 * N) * PART) + v // PART * (N * PART) + v % PART
             for _s in range(N):
@@ -420,7 +425,8 @@ def grid_backward_kernel(
                 g_left = unstack4(tl.load(rows4(left, BE)), BE)
                 h_above = unstack4(tl.load(rows4(above, BE)), BE)
                 a_down = unstack(tl.exp2(delta_s * (A2_e * down)[None, :]), BE) if STRETCHED else a
-                past_g, h = states(a, a_down, unstack(Bx_q, BE), g_left, h_above, own, OWN)
+                Bx = unstack(Bx_q, BE)
+                past_g, h = states(a, a_down, Bx, g_left, h_above, own_along, of_row, of_column, OWN)
                 Cdy_q = C_q * dy_s
                 lam_from = unstack(Cdy_q, BE)
                 eta_in = load_field(record, BE)
@@ -437,11 +443,11 @@ def grid_backward_kernel(
                         up = ()
                     lam = nu[q % 4] + lam_from[q]
                     if OWN:
-                        more_down = own[0] if q < 4 else own[4]
+                        more_down = of_first_row if q < 4 else own_down
                         do = lam + more_down * lam_from[q]
                         mu = do + eta
-                        for_Bx_q = (mu * own[3] if q % 4 == 0 else mu) + own[1] * do
-                        for_Bx = (for_Bx_q * own[2] if q < 4 else for_Bx_q,) + for_Bx
+                        for_Bx_q = (mu * of_column if q % 4 == 0 else mu) + own_along * do
+                        for_Bx = (for_Bx_q * of_row if q < 4 else for_Bx_q,) + for_Bx
                         past_h = a_down[q] * h[q]
                         reads = (h[q + 4] + more_down * (h[q + 4] - past_h),) + reads
                     else:

@@ -1,10 +1,11 @@
 """What the further settings of a scan cost on a GPU, counted from the machine code of the recipes' scans: points at
 another distance than those of the training, rings, an exact hold.
 
-    python -m geomano_hpc.bench.kernels.settings
+    python -m geomano_hpc.bench.kernels.settings [GPU ...]
 """
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -26,7 +27,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "exact hold, spacing": {"hold": (2.0, 2.0), **_HALF},
 }
 OF_SEQUENCES = ("as in training", "spacing", "exact hold", "exact hold, spacing")
-_SHOWN = ("A100", "H100")
 
 
 def settings_of(name: str) -> Mapping[str, dict[str, Any]]:
@@ -41,12 +41,12 @@ def audited(name: str, settings: Mapping[str, Any], gpu_name: str = "A100") -> d
     return {audit.part: audit for audit in part_audits(name, scan, gpu, count_instructions(call, gpu_name), [])}
 
 
-def table() -> Iterator[str]:
+def table(gpus: Sequence[str] = ("A100",)) -> Iterator[str]:
     """Instructions per state update, the registers of the kernel with most, bytes that are spilled."""
     yield f"{'recipe':14} {'setting':20} {'GPU':5} {'part':9} {'instr':>6} {'regs':>5} {'spills':>7}"
     for name in recipes.NAMES:
         for word, settings in settings_of(name).items():
-            for gpu in _SHOWN:
+            for gpu in gpus:
                 for part, audit in audited(name, settings, gpu).items():
                     registers = max(one.work.registers for one in audit.launches)
                     spills = max(one.spill_bytes for one in audit.launches)
@@ -54,5 +54,5 @@ def table() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for line in table():
+    for line in table(sys.argv[1:] or ["A100"]):
         print(line, flush=True)
