@@ -36,6 +36,7 @@ class _Problem(ctypes.Structure):
         ("orders", ctypes.c_int64 * 8),
         ("down", ctypes.c_double * 8),
         ("closed", ctypes.c_int64 * 8),
+        *((name, ctypes.c_double * 8) for name in ("own_down", "own_along", "hold")),
         *((name, ctypes.c_int64) for name in ("two_d", "state_form", "interval")),
         *((name, ctypes.c_int64) for name in ("groups", "slots", "bundle", "needs_R", "threads")),
         *((name, _Activation) for name in ("x", "dt", "B", "C", "dy")),
@@ -180,6 +181,8 @@ def _problem(inputs: ScanInputs, settings: ScanSettings) -> _Problem:
         problem.down[k] = settings.stretch_down(order)
         columns_closed, rows_closed = settings.closed(order)
         problem.closed[k] = columns_closed + 2 * rows_closed
+        problem.own_down[k], problem.own_along[k] = settings.own_of(order)
+        problem.hold[k] = settings.hold_of(order)
     problem.two_d = settings.kind == "2d"
     problem.state_form = settings.correction == "state"
     problem.interval = _interval(problem.directions, problem.dstate, inputs.x.element_size())

@@ -34,10 +34,10 @@ struct Backward {
       for (int64_t i = 0; i < blocks; ++i) sums[i].start(p, k, first_channel(i), padded);
       with_correction<T>(p, k, [&](auto correction) {
         constexpr Correction form = decltype(correction)::value;
-        const bool stretched = sums[0].parameters.stretched();
         const auto with = [&](auto needs_R) {
-          if (!p.two_d) return direction_1d<form, needs_R>(k);
-          stretched ? direction_2d<form, needs_R, true>(k) : direction_2d<form, needs_R, false>(k);
+          with_form(p, k, [&](auto general) {
+            p.two_d ? direction_2d<form, needs_R, general>(k) : direction_1d<form, needs_R, general>(k);
+          });
         };
         p.needs_R ? with(std::bool_constant<form != Correction::none>()) : with(std::false_type());
       });
@@ -46,7 +46,7 @@ struct Backward {
     for (const Column<IO, T>& column : dx) column.write();
   }
 
-  template <Correction correction, bool needs_R>
+  template <Correction correction, bool needs_R, bool general>
   void direction_1d(int64_t k) {
     const Walk walk(p, k);
     const int64_t length = p.height * p.width, tiles_per_carry = p.interval / kTile1d;
@@ -63,25 +63,25 @@ struct Backward {
         std::fill(start + N * kLanes, start + state, T(0));
       }
       for (int64_t index = 1; index < tiles; ++index) {  // the states at which the other tiles of this interval start
-        tile.size = walk.sequence(begin + (index - 1) * kTile1d, kTile1d, tile.position);
+        tile.take_sequence(walk, begin + (index - 1) * kTile1d);
         read_rows<IO>(p, b, k, tile);
         for (int64_t i = 0; i < blocks; ++i) {
           T* start = &starts[(i * tiles_per_carry + index) * state];
           std::memcpy(start, start - state, state * sizeof(T));
           prepare<IO, T, false>(p, sums[i].parameters, source(p.x, 0, i), source(p.dt, k, i), tile, steps);
           with_tame(steps.tame, [&](auto tame) {
-            scan_tile_1d<T, Correction::none, tame>(sums[i].parameters, tile, steps, padded, start, NoOutput());
+            scan_tile_1d<T, Correction::none, general, tame>(sums[i].parameters, tile, steps, padded, start, NoOutput());
           });
         }
       }
       for (int64_t index = tiles - 1; index >= 0; --index) {
-        tile.size = walk.sequence(begin + index * kTile1d, kTile1d, tile.position);
+        tile.take_sequence(walk, begin + index * kTile1d);
         each_block(k, tile, steps, grad, [&](int64_t i, int64_t s0, auto tame) {
           if (s0 == 0 && index == 0 && interval > 0) {  // for the next interval, while this one is at work
             const T* next = carry<T>(p, b, first_block + i, k, interval - 1);
             for (int64_t s = 0; s < N; ++s) __builtin_prefetch(next + s * kLanes);
           }
-          tile_backward_1d<T, correction, needs_R, tame>(sums[i].parameters, tile, steps, padded, rows.row_size, s0,
+          tile_backward_1d<T, correction, needs_R, general, tame>(sums[i].parameters, tile, steps, padded, rows.row_size, s0,
                                                          &starts[(i * tiles_per_carry + index) * state],
                                                          &lambda[i * state], grad, rows.of_block(first_block + i));
         });
@@ -101,25 +101,25 @@ struct Backward {
     int64_t edge(int64_t i, int64_t j, int64_t block) const { return ((i * columns + j) * blocks + block) * side; }
     int64_t rows_of(int64_t i) const { return std::min(kSide, walk.rows - i * kSide); }
     int64_t columns_of(int64_t j) const { return std::min(kSide, walk.columns - j * kSide); }
-    void go_to(int64_t i, int64_t j) { tile.size = walk.square(i * kSide, j * kSide, kSide, tile.position); }
+    void go_to(int64_t i, int64_t j) { tile.take_square(walk, i * kSide, j * kSide, kSide); }
   };
 
-  template <Correction correction, bool needs_R, bool stretched>
+  template <Correction correction, bool needs_R, bool general>
   void direction_2d(int64_t k) {
     const Walk walk(p, k);
     Tiles tiles(walk, blocks, kSide * state);
-    find_edges<stretched>(k, tiles);
+    find_edges<general>(k, tiles);
     Buffer<T> lambda(tiles.edge(1, 0, 0), T(0)), mu(blocks * tiles.side);
-    if (walk.columns_closed) close_columns<stretched>(k, tiles, lambda);
+    if (walk.columns_closed) close_columns<general>(k, tiles, lambda);
     for (int64_t i = tiles.rows - 1; i >= 0; --i) {
       std::fill(mu.begin(), mu.end(), T(0));
-      if (walk.rows_closed) close_rows<stretched>(k, i, tiles, lambda, mu);
+      if (walk.rows_closed) close_rows<general>(k, i, tiles, lambda, mu);
       for (int64_t j = tiles.columns - 1; j >= 0; --j) {
         const int64_t columns = tiles.columns_of(j);
         tiles.go_to(i, j);
         each_block(k, tiles.tile, tiles.steps, tiles.grad, [&](int64_t block, int64_t s0, auto tame) {
           prefetch_edges<false>(block + 1 < blocks ? tiles.edge(i, j, block + 1) : tiles.edge(i, j - 1, 0), s0, s0 + kStates);
-          tile_backward_2d<T, correction, needs_R, stretched, tame>(
+          tile_backward_2d<T, correction, needs_R, general, tame>(
               sums[block].parameters, tiles.tile, tiles.steps, columns, padded, rows.row_size, s0,
               &left[tiles.edge(i, j, block)], &top[tiles.edge(i, j, block)], &lambda[tiles.edge(0, j, block)],
               &mu[block * tiles.side], tiles.grad, rows.of_block(first_block + block));
@@ -130,7 +130,7 @@ struct Backward {
 
   // The states that enter each tile from the left (P_hor) and from the top (P_ver): a sweep without y. Closed rows and columns
   // begin as in the forward.
-  template <bool stretched>
+  template <bool general>
   void find_edges(int64_t k, Tiles& tiles) {
     const Walk& walk = tiles.walk;
     left.resize(tiles.edge(tiles.rows, 0, 0));
@@ -158,7 +158,7 @@ struct Backward {
           prefetch_edges<true>(tiles.edge(i, j + 1, block), 0, padded);  // of the next tile, while this one is at work
           prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tiles.tile, tiles.steps);
           with_tame(tiles.steps.tame, [&](auto tame) {
-            scan_tile_2d<T, Correction::none, stretched, tame>(parameters, tiles.tile, tiles.steps, tiles.columns_of(j), padded,
+            scan_tile_2d<T, Correction::none, general, tame>(parameters, tiles.tile, tiles.steps, tiles.columns_of(j), padded,
                                                                &g[block * tiles.side], &h[tiles.edge(0, j, block)], NoOutput());
           });
         }
@@ -167,11 +167,11 @@ struct Backward {
   }
 
   // The lambda with which closed columns begin, at the bottom: a sweep of the grid from zero.
-  template <bool stretched>
+  template <bool general>
   void close_columns(int64_t k, Tiles& tiles, Buffer<T>& lambda) {
     Buffer<T> line_steps(tiles.columns * blocks * kSide * kLanes, T(0));
     for (int64_t i = tiles.rows - 1; i >= 0; --i)
-      sweep_band<stretched, false>(k, i, tiles, lambda.data(), nullptr, line_steps.data());
+      sweep_band<general, false>(k, i, tiles, lambda.data(), nullptr, line_steps.data());
     for (int64_t j = 0; j < tiles.columns; ++j)
       for (int64_t block = 0; block < blocks; ++block) {
         const Parameters<T>& parameters = sums[block].parameters;
@@ -181,16 +181,16 @@ struct Backward {
   }
 
   // The mu with which the closed rows of a band begin, at the right: a sweep of the band from zero.
-  template <bool stretched>
+  template <bool general>
   void close_rows(int64_t k, int64_t i, Tiles& tiles, const Buffer<T>& lambda, Buffer<T>& mu) {
     Buffer<T> lambda_ahead(lambda), line_steps(blocks * kSide * kLanes, T(0));
-    sweep_band<stretched, true>(k, i, tiles, lambda_ahead.data(), mu.data(), line_steps.data());
+    sweep_band<general, true>(k, i, tiles, lambda_ahead.data(), mu.data(), line_steps.data());
     for (int64_t block = 0; block < blocks; ++block)
       close_lines(sums[block].parameters, T(1), &line_steps[block * kSide * kLanes], tiles.rows_of(i), &mu[block * tiles.side]);
   }
 
   // The adjoints of a band, carried from below to above, and from the right to the left where rows are wanted.
-  template <bool stretched, bool rows_wanted>
+  template <bool general, bool rows_wanted>
   void sweep_band(int64_t k, int64_t i, Tiles& tiles, T* lambda, T* mu, T* line_steps) {
     auto& tile = tiles.tile;
     auto& steps = tiles.steps;
@@ -205,7 +205,7 @@ struct Backward {
         prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tile, steps);
         for (int64_t m = 0; m < tile.size; ++m) Lanes<T>::load(dy.line(tile.position[m], grad.dy[m])).store(grad.dy[m]);
         with_tame(steps.tame, [&](auto tame) {
-          adjoint_tile_2d<T, stretched, rows_wanted, tame>(parameters, tile, steps, columns, padded, grad.dy,
+          adjoint_tile_2d<T, general, rows_wanted, tame>(parameters, tile, steps, columns, padded, grad.dy,
                                                            lambda + tiles.edge(0, j, block),
                                                            rows_wanted ? mu + block * tiles.side : nullptr);
         });

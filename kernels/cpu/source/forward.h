@@ -21,6 +21,12 @@ void with_correction(const Problem& p, int64_t k, F f) {
   return f(std::integral_constant<Correction, Correction::equation>());
 }
 
+// f(std::bool_constant<general>()).
+template <typename F>
+inline void with_form(const Problem& p, int64_t k, const F& f) {
+  p.general(k) ? f(std::true_type()) : f(std::false_type());
+}
+
 // The state [N][16] that enters an interval of the sequence, kept for the backward.
 template <typename T>
 T* carry(const Problem& p, int64_t b, int64_t block, int64_t k, int64_t interval) {
@@ -55,16 +61,13 @@ struct Forward {
       for (int64_t i = 0; i < blocks; ++i) parameters[i].load(p, k, first_channel(i));
       with_correction<T>(p, k, [&](auto correction) {
         constexpr Correction form = decltype(correction)::value;
-        if (p.two_d)
-          parameters[0].stretched() ? direction_2d<form, true>(k) : direction_2d<form, false>(k);
-        else
-          direction_1d<form>(k);
+        with_form(p, k, [&](auto general) { p.two_d ? direction_2d<form, general>(k) : direction_1d<form, general>(k); });
       });
     }
     for (const Column<IO, T>& column : y) column.write();
   }
 
-  template <Correction correction>
+  template <Correction correction, bool general>
   void direction_1d(int64_t k) {
     const Walk walk(p, k);
     const int64_t N = p.padded_dstate(), length = p.height * p.width, state = N * kLanes;
@@ -72,7 +75,7 @@ struct Forward {
     Tile<T, kTile1d> tile;
     Steps<T, kTile1d> steps;
     for (int64_t first = 0; first < length; first += kTile1d) {
-      tile.size = walk.sequence(first, kTile1d, tile.position);
+      tile.take_sequence(walk, first);
       read_rows<IO>(p, b, k, tile);
       for (int64_t i = 0; i < blocks; ++i) {
         T* h_block = &h[i * state];
@@ -81,22 +84,22 @@ struct Forward {
         start_tile<Output<IO, T>>(k, i, tile, steps);
         const Output<IO, T> out{y[i], k == 0};
         with_tame(steps.tame, [&](auto tame) {
-          scan_tile_1d<T, correction, tame>(parameters[i], tile, steps, N, h_block, out);
+          scan_tile_1d<T, correction, general, tame>(parameters[i], tile, steps, N, h_block, out);
         });
       }
     }
   }
 
-  template <Correction correction, bool stretched>
+  template <Correction correction, bool general>
   void direction_2d(int64_t k) {
     const Walk walk(p, k);
-    if (walk.columns_closed) sweep_2d<Correction::none, stretched, NoOutput>(walk, k, true);
-    sweep_2d<correction, stretched, Output<IO, T>>(walk, k, !walk.columns_closed);
+    if (walk.columns_closed) sweep_2d<Correction::none, general, NoOutput>(walk, k, true);
+    sweep_2d<correction, general, Output<IO, T>>(walk, k, !walk.columns_closed);
   }
 
   // From the top left to the bottom right. The first sweep finds the states with which closed rows begin, the one without y
   // those with which closed columns do.
-  template <Correction correction, bool stretched, typename Out>
+  template <Correction correction, bool general, typename Out>
   void sweep_2d(const Walk& walk, int64_t k, bool first) {
     const int64_t N = p.padded_dstate(), state = N * kLanes, columns_of_blocks = blocks * walk.columns;
     Buffer<T> h(columns_of_blocks * state, T(0)), column_steps(Out::kWanted ? 0 : columns_of_blocks * kLanes, T(0));
@@ -109,20 +112,20 @@ struct Forward {
     Band band(walk.rows_closed && first ? (walk.columns + kSide - 1) / kSide : 0);
     for (int64_t top = 0; top < walk.rows; top += kSide) {
       if (walk.rows_closed && first) {
-        closed_band<correction, stretched, Out>(walk, k, top, band, h, column_steps);
+        closed_band<correction, general, Out>(walk, k, top, band, h, column_steps);
         continue;
       }
       start_rows(walk, k, top, g);
       for (int64_t left = 0; left < walk.columns; left += kSide) {
         const int64_t columns = std::min(kSide, walk.columns - left);
-        tile.size = walk.square(top, left, kSide, tile.position);
+        tile.take_square(walk, top, left, kSide);
         read_rows<IO>(p, b, k, tile);
         for (int64_t i = 0; i < blocks; ++i) {
           T *g_block = &g[i * kSide * state], *h_block = &h[(i * walk.columns + left) * state];
           start_tile<Out>(k, i, tile, steps);
           const Out out = output<Out>(k, i);
           with_tame(steps.tame, [&](auto tame) {
-            scan_tile_2d<T, correction, stretched, tame>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
+            scan_tile_2d<T, correction, general, tame>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
           });
           if constexpr (!Out::kWanted)
             add_steps<false>(tile, steps, columns, &column_steps[(i * walk.columns + left) * kLanes]);
@@ -155,13 +158,13 @@ struct Forward {
 
   // A band whose rows are rings. Row by row, kStates dstates at a time: a sweep from zero, which keeps the a in the first-level
   // cache, and then the scan from the states with which the row begins.
-  template <Correction correction, bool stretched, typename Out>
+  template <Correction correction, bool general, typename Out>
   void closed_band(const Walk& walk, int64_t k, int64_t top, Band& band, Buffer<T>& h, Buffer<T>& column_steps) {
     const int64_t N = p.padded_dstate(), state = N * kLanes, rows = std::min(kSide, walk.rows - top);
     const int64_t count = band.tiles.size(), row_states = kSide * kStates * kLanes;
     const auto columns = [&](int64_t t) { return std::min(kSide, walk.columns - t * kSide); };
     for (int64_t t = 0; t < count; ++t) {
-      band.tiles[t].size = walk.square(top, t * kSide, kSide, band.tiles[t].position);
+      band.tiles[t].take_square(walk, top, t * kSide, kSide);
       read_rows<IO>(p, b, k, band.tiles[t]);
     }
     const auto each_tile = [&](const auto& f) {
@@ -184,14 +187,14 @@ struct Forward {
         for (int64_t row = 0; row < rows; ++row) {
           T *start = starts + row * state, *start_s = start + s0 * kLanes;
           each_tile([&](int64_t t, auto tame) {
-            scan_row_2d<T, Correction::none, false, tame, Decay::kept>(parameters[i], states, band.tiles[t], band.steps[t],
+            scan_row_2d<T, Correction::none, general, tame, Decay::kept>(parameters[i], states, band.tiles[t], band.steps[t],
                                                                        row * columns(t), columns(t), N, s0, start_s, nullptr,
                                                                        &a[t * row_states], NoColumns());
           });
           close_lines(parameters[i], T(1), &row_steps[row * kLanes], 1, start, s0, s0 + kStates);
           std::copy_n(start_s, kStates * kLanes, g.data());
           each_tile([&](int64_t t, auto tame) {
-            scan_row_2d<T, correction, stretched, tame, Decay::taken>(
+            scan_row_2d<T, correction, general, tame, Decay::taken>(
                 parameters[i], states, band.tiles[t], band.steps[t], row * columns(t), columns(t), N, s0, g.data(),
                 &h[(i * walk.columns + t * kSide) * state], &a[t * row_states], out);
           });

@@ -1,4 +1,4 @@
-// What the Python side hands over, and how one block of sixteen channels of one direction is prepared from it.
+// What the Python side hands over, and how a grid and its tensors are walked.
 #pragma once
 
 #include <algorithm>
@@ -71,6 +71,9 @@ struct Problem {
   int64_t orders[8];
   double down[8];     // 2D, of each direction: the exponents of its columns are those of its rows times this
   int64_t closed[8];  // 2D, of each direction: 1 if its columns are rings, 2 if its rows are, 3 if both
+  // Of each direction: what a point counts more for itself in its column (2D) and in its row (or sequence), and the exact
+  // zero-order hold, 0 for none: see ScanSettings in inputs.py.
+  double own_down[8], own_along[8], hold[8];
   int64_t two_d, state_form, interval, groups, slots, bundle, needs_R, threads;
   Activation x, dt, B, C, dy;
   const void *A, *D, *R, *dt_bias, *dt_weight;  // [K][E][N] or [K][E] or [K][E][r], contiguous, of the state's precision
@@ -81,14 +84,20 @@ struct Problem {
 
   int64_t blocks() const { return (channels + kLanes - 1) / kLanes; }
   int64_t padded_dstate() const { return (dstate + kStates - 1) / kStates * kStates; }
+  // Whether a direction has anything of what is 1, or 0, in the training of the paper's recipes. Loops for what has not know
+  // nothing of it.
+  bool general(int64_t k) const { return down[k] != 1 || own_down[k] != 0 || own_along[k] != 0 || hold[k] != 0; }
 };
 
 // The traversal of a grid in one order: the position of turned point (i, j) is start + i * down + j * along.
 struct Walk {
   int64_t rows, columns, start, down, along;
-  bool columns_closed, rows_closed;
+  bool columns_closed, rows_closed, general;
+  double own_down, own_along;
 
-  Walk(const Problem& p, int64_t k) : columns_closed(p.closed[k] & 1), rows_closed(p.closed[k] & 2) {
+  Walk(const Problem& p, int64_t k)
+      : columns_closed(p.closed[k] & 1), rows_closed(p.closed[k] & 2), general(p.general(k)),
+        own_down(p.own_down[k]), own_along(p.own_along[k]) {
     const int64_t order = p.orders[k];
     const bool column_major = order & 1, rows_backwards = order & 2, columns_backwards = order & 4;
     const int64_t row_step = rows_backwards ? -p.width : p.width, column_step = columns_backwards ? -1 : 1;
@@ -156,44 +165,6 @@ struct LineAllocator {
 
 template <typename T>
 using Buffer = std::vector<T, LineAllocator<T>>;
-
-// The parameters of sixteen channels in one direction, channels innermost; channels beyond the last are zero.
-template <typename T>
-struct Parameters {
-  Buffer<T> A, A_log2e, A_down_log2e, minus_R, weight;  // [N][16], weight [r][16]; A_down for columns that have their own
-  alignas(64) T D[kLanes], bias[kLanes], largest_A[kLanes];
-  T down;
-
-  bool stretched() const { return down != 1; }
-
-  void load(const Problem& p, int64_t k, int64_t first_channel) {
-    const int64_t N = p.dstate, r = p.rank, count = std::min(kLanes, p.channels - first_channel);
-    const int64_t row = k * p.channels + first_channel;
-    const int64_t padded = p.padded_dstate();
-    A.assign(padded * kLanes, -1);  // beyond the last any that decays, so that rings close there, too
-    A_log2e.assign(padded * kLanes, 0);
-    minus_R.assign(padded * kLanes, 0);
-    weight.assign(r * kLanes, 0);
-    for (int64_t e = 0; e < kLanes; ++e) D[e] = bias[e] = largest_A[e] = 0;
-    down = static_cast<T>(p.down[k]);
-    for (int64_t e = 0; e < count; ++e) {
-      D[e] = static_cast<const T*>(p.D)[row + e];
-      bias[e] = static_cast<const T*>(p.dt_bias)[row + e];
-      for (int64_t s = 0; s < N; ++s) {
-        const T a = static_cast<const T*>(p.A)[(row + e) * N + s];
-        A[s * kLanes + e] = a;
-        A_log2e[s * kLanes + e] = a * T(1.4426950408889634);
-        const T size = std::abs(A_log2e[s * kLanes + e]) * std::max(down, T(1));
-        if (!(size <= largest_A[e])) largest_A[e] = size;  // a NaN stays
-        if (p.R != nullptr) minus_R[s * kLanes + e] = -static_cast<const T*>(p.R)[(row + e) * N + s];
-      }
-      for (int64_t i = 0; i < r; ++i) weight[i * kLanes + e] = static_cast<const T*>(p.dt_weight)[(row + e) * r + i];
-    }
-    if (!stretched()) return;
-    A_down_log2e.assign(A_log2e.begin(), A_log2e.end());
-    for (T& a : A_down_log2e) a *= down;
-  }
-};
 
 // A sixteen-channel column of y or dx, to which every direction adds, with one line per position: the tensor itself where
 // its lines are whole and of the state's precision, otherwise a copy that is written out at the end.

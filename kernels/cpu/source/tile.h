@@ -2,9 +2,27 @@
 #pragma once
 
 #include "exp2.h"
-#include "problem.h"
+#include "parameters.h"
 
 namespace geomano {
+
+// What a point counts, where S along rows and T along columns begin with it, and for itself: of
+// h = (T + own_down) (S + own_along) u. With bu = `entering` u
+//   g = a g[before] + bu,  o = g + along bu,  t = a_down t[before] + o,  h = t + down o
+// and in 1D t = a t[before] + bu, h = t + along bu.
+template <typename T>
+struct Counts {
+  T entering, once, along, down;  // `once` is 1 / entering
+
+  Counts() = default;
+  Counts(const Walk& walk, bool first_row, bool first_column) {
+    const double in_column = first_row ? 1 + walk.own_down : 1, in_row = first_column ? 1 + walk.own_along : 1;
+    entering = static_cast<T>(in_column * in_row);
+    once = static_cast<T>(1 / (in_column * in_row));
+    along = static_cast<T>(walk.own_along / in_row);
+    down = static_cast<T>(walk.own_down / in_column);
+  }
+};
 
 // Up to kPositions grid points of one direction.
 template <typename T, int64_t kPositions>
@@ -13,6 +31,22 @@ struct Tile {
   int64_t position[kPositions];
   const T *B[kPositions], *C[kPositions], *dt_low[kPositions];
   Buffer<T> rows;  // B, C, dt_low converted or padded, where the tensors cannot be read in place
+  Counts<T> counts[kPositions];  // of the general form only
+
+  void take_sequence(const Walk& walk, int64_t first) {
+    size = walk.sequence(first, kPositions, position);
+    if (!walk.general) return;
+    for (int64_t m = 0; m < size; ++m) counts[m] = Counts<T>(walk, false, first + m == 0);
+  }
+
+  void take_square(const Walk& walk, int64_t top, int64_t left, int64_t side) {
+    size = walk.square(top, left, side, position);
+    if (!walk.general) return;
+    const int64_t columns = std::min(side, walk.columns - left);
+    for (int64_t m = 0; m < size; ++m)
+      counts[m] = Counts<T>(walk, top + m / columns == 0 && !walk.columns_closed,
+                            left + m % columns == 0 && !walk.rows_closed);
+  }
 };
 
 // B, C and a low-rank dt of the tile's positions, N padded. All channel blocks of a bundle read them.
