@@ -66,6 +66,25 @@ def test_scans_of_odd_sizes(
 
 
 @both_kinds
+@pytest.mark.parametrize("exact_hold", [False, True], ids=["simple hold", "exact hold"])
+@pytest.mark.parametrize("spacing", [(1.0, 1.0), (0.5, 0.5), (0.5, 2.3)], ids=str)
+def test_other_grids_and_the_exact_hold(
+    vectors: str, kind: str, exact_hold: bool, spacing: tuple[float, float]
+) -> None:
+    inputs = random_inputs(1, 9, 11, channels=20, dstate=6, rank=3, dtype=torch.float32)
+    options: dict[str, Any] = {"kind": kind, "spacing": spacing, "exact_hold": exact_hold}
+    assert_like_reference(inputs, 1e-5, orders=PAPER, backend="cpu", **options)
+
+
+@pytest.mark.parametrize("exact_hold", [False, True], ids=["simple hold", "exact hold"])
+def test_rings_of_another_grid(vectors: str, exact_hold: bool) -> None:
+    inputs = random_inputs(1, 9, 11, channels=20, dstate=6, rank=3, dtype=torch.float32)
+    options: dict[str, Any] = {"spacing": (0.5, 2.3), "exact_hold": exact_hold, "backend": "cpu"}
+    for periodic in ((True, True), (True, False), (False, True)):
+        assert_like_reference(inputs, 1e-5, orders=PAPER, kind="2d", periodic=periodic, **options)
+
+
+@both_kinds
 def test_time_steps_of_any_size(vectors: str, kind: str) -> None:
     inputs = random_inputs(1, 6, 7, channels=19, dstate=4, dtype=torch.float32)
     scale = torch.tensor([1e4, 60.0, 12.0, -8.0, -30.0, -1e4])

@@ -133,8 +133,13 @@ def test_time_steps_of_any_size(backend: str, stretch: float) -> None:
     assert_like_reference(inputs, 1e-5, **options(backend, stretch))
 
 
-@pytest.mark.parametrize("stretch", [1.0, 2.3])
-def test_cpu_gives_the_same_bits_for_any_number_of_threads(stretch: float) -> None:
+# What an operator takes last: stretch, rings, own and hold along H and along W.
+RING, STRETCHED, ANOTHER_GRID, HELD = (1.0, 3), (2.3, 3), (0.5, 1, 0.5, -0.1), (1.0, 0, 0.0, 0.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["1d", "2d"])
+@pytest.mark.parametrize("geometry", [RING, STRETCHED, ANOTHER_GRID, HELD, (0.5, 2, 0.5, -0.1, 2.0, 0.8)], ids=str)
+def test_cpu_gives_the_same_bits_for_any_number_of_threads(kind: str, geometry: tuple[float, ...]) -> None:
     """Of the operator; what geo_scan adds on another grid is torch's, whose sums depend on the threads."""
     inputs = random_inputs(2, 20, 21, channels=70, dstate=8, rank=4, dtype=torch.float32)
     leaves = [tensor.requires_grad_() for tensor in inputs.values()]
@@ -142,7 +147,9 @@ def test_cpu_gives_the_same_bits_for_any_number_of_threads(stretch: float) -> No
     results = []
     for threads in (1, 2, 3, 2):
         torch.set_num_threads(threads)
-        y, _ = torch.ops.geomano_hpc.geo_scan(*leaves, codes, "2d", "equation", "cpu", True, stretch, 3)
+        stretch, rings, *others = geometry
+        open_1d = (1.0, 0, *others) if kind == "1d" else geometry
+        y, _ = torch.ops.geomano_hpc.geo_scan(*leaves, codes, kind, "equation", "cpu", True, *open_1d)
         results.append([y, *torch.autograd.grad(y, leaves, torch.ones_like(y))])
     for other in results[1:]:
         assert all(torch.equal(*pair) for pair in zip(other, results[0], strict=True))

@@ -32,21 +32,19 @@ struct Backward {
   void run() {
     for (int64_t k = 0; k < p.directions; ++k) {
       for (int64_t i = 0; i < blocks; ++i) sums[i].start(p, k, first_channel(i), padded);
-      with_correction<T>(p, k, [&](auto correction) {
-        constexpr Correction form = decltype(correction)::value;
+      with_loops<T>(p, k, [&](auto correction, auto form) {
         const auto with = [&](auto needs_R) {
-          with_form(p, k, [&](auto general) {
-            p.two_d ? direction_2d<form, needs_R, general>(k) : direction_1d<form, needs_R, general>(k);
-          });
+          p.two_d ? direction_2d<correction, needs_R, form>(k) : direction_1d<correction, needs_R, form>(k);
         };
-        p.needs_R ? with(std::bool_constant<form != Correction::none>()) : with(std::false_type());
+        if constexpr (form != Form::plain && correction == Correction::state) return with(std::true_type());
+        p.needs_R ? with(std::bool_constant<correction != Correction::none>()) : with(std::false_type());
       });
       for (int64_t i = 0; i < blocks; ++i) sums[i].write(p, b, k, first_channel(i));
     }
     for (const Column<IO, T>& column : dx) column.write();
   }
 
-  template <Correction correction, bool needs_R, bool general>
+  template <Correction correction, bool needs_R, Form form>
   void direction_1d(int64_t k) {
     const Walk walk(p, k);
     const int64_t length = p.height * p.width, tiles_per_carry = p.interval / kTile1d;
@@ -70,7 +68,7 @@ struct Backward {
           std::memcpy(start, start - state, state * sizeof(T));
           prepare<IO, T, false>(p, sums[i].parameters, source(p.x, 0, i), source(p.dt, k, i), tile, steps);
           with_tame(steps.tame, [&](auto tame) {
-            scan_tile_1d<T, Correction::none, general, tame>(sums[i].parameters, tile, steps, padded, start, NoOutput());
+            scan_tile_1d<T, Correction::none, form, tame>(sums[i].parameters, tile, steps, padded, start, NoOutput());
           });
         }
       }
@@ -81,7 +79,7 @@ struct Backward {
             const T* next = carry<T>(p, b, first_block + i, k, interval - 1);
             for (int64_t s = 0; s < N; ++s) __builtin_prefetch(next + s * kLanes);
           }
-          tile_backward_1d<T, correction, needs_R, general, tame>(sums[i].parameters, tile, steps, padded, rows.row_size, s0,
+          tile_backward_1d<T, correction, needs_R, form, tame>(sums[i].parameters, tile, steps, padded, rows.row_size, s0,
                                                          &starts[(i * tiles_per_carry + index) * state],
                                                          &lambda[i * state], grad, rows.of_block(first_block + i));
         });
@@ -104,22 +102,22 @@ struct Backward {
     void go_to(int64_t i, int64_t j) { tile.take_square(walk, i * kSide, j * kSide, kSide); }
   };
 
-  template <Correction correction, bool needs_R, bool general>
+  template <Correction correction, bool needs_R, Form form>
   void direction_2d(int64_t k) {
     const Walk walk(p, k);
     Tiles tiles(walk, blocks, kSide * state);
-    find_edges<general>(k, tiles);
+    find_edges<form>(k, tiles);
     Buffer<T> lambda(tiles.edge(1, 0, 0), T(0)), mu(blocks * tiles.side);
-    if (walk.columns_closed) close_columns<general>(k, tiles, lambda);
+    if (walk.columns_closed) close_columns<form>(k, tiles, lambda);
     for (int64_t i = tiles.rows - 1; i >= 0; --i) {
       std::fill(mu.begin(), mu.end(), T(0));
-      if (walk.rows_closed) close_rows<general>(k, i, tiles, lambda, mu);
+      if (walk.rows_closed) close_rows<form>(k, i, tiles, lambda, mu);
       for (int64_t j = tiles.columns - 1; j >= 0; --j) {
         const int64_t columns = tiles.columns_of(j);
         tiles.go_to(i, j);
         each_block(k, tiles.tile, tiles.steps, tiles.grad, [&](int64_t block, int64_t s0, auto tame) {
           prefetch_edges<false>(block + 1 < blocks ? tiles.edge(i, j, block + 1) : tiles.edge(i, j - 1, 0), s0, s0 + kStates);
-          tile_backward_2d<T, correction, needs_R, general, tame>(
+          tile_backward_2d<T, correction, needs_R, form, tame>(
               sums[block].parameters, tiles.tile, tiles.steps, columns, padded, rows.row_size, s0,
               &left[tiles.edge(i, j, block)], &top[tiles.edge(i, j, block)], &lambda[tiles.edge(0, j, block)],
               &mu[block * tiles.side], tiles.grad, rows.of_block(first_block + block));
@@ -130,7 +128,7 @@ struct Backward {
 
   // The states that enter each tile from the left (P_hor) and from the top (P_ver): a sweep without y. Closed rows and columns
   // begin as in the forward.
-  template <bool general>
+  template <Form form>
   void find_edges(int64_t k, Tiles& tiles) {
     const Walk& walk = tiles.walk;
     left.resize(tiles.edge(tiles.rows, 0, 0));
@@ -158,7 +156,7 @@ struct Backward {
           prefetch_edges<true>(tiles.edge(i, j + 1, block), 0, padded);  // of the next tile, while this one is at work
           prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tiles.tile, tiles.steps);
           with_tame(tiles.steps.tame, [&](auto tame) {
-            scan_tile_2d<T, Correction::none, general, tame>(parameters, tiles.tile, tiles.steps, tiles.columns_of(j), padded,
+            scan_tile_2d<T, Correction::none, form, tame>(parameters, tiles.tile, tiles.steps, tiles.columns_of(j), padded,
                                                                &g[block * tiles.side], &h[tiles.edge(0, j, block)], NoOutput());
           });
         }
@@ -167,11 +165,11 @@ struct Backward {
   }
 
   // The lambda with which closed columns begin, at the bottom: a sweep of the grid from zero.
-  template <bool general>
+  template <Form form>
   void close_columns(int64_t k, Tiles& tiles, Buffer<T>& lambda) {
     Buffer<T> line_steps(tiles.columns * blocks * kSide * kLanes, T(0));
     for (int64_t i = tiles.rows - 1; i >= 0; --i)
-      sweep_band<general, false>(k, i, tiles, lambda.data(), nullptr, line_steps.data());
+      sweep_band<form, false>(k, i, tiles, lambda.data(), nullptr, line_steps.data());
     for (int64_t j = 0; j < tiles.columns; ++j)
       for (int64_t block = 0; block < blocks; ++block) {
         const Parameters<T>& parameters = sums[block].parameters;
@@ -181,16 +179,16 @@ struct Backward {
   }
 
   // The mu with which the closed rows of a band begin, at the right: a sweep of the band from zero.
-  template <bool general>
+  template <Form form>
   void close_rows(int64_t k, int64_t i, Tiles& tiles, const Buffer<T>& lambda, Buffer<T>& mu) {
     Buffer<T> lambda_ahead(lambda), line_steps(blocks * kSide * kLanes, T(0));
-    sweep_band<general, true>(k, i, tiles, lambda_ahead.data(), mu.data(), line_steps.data());
+    sweep_band<form, true>(k, i, tiles, lambda_ahead.data(), mu.data(), line_steps.data());
     for (int64_t block = 0; block < blocks; ++block)
       close_lines(sums[block].parameters, T(1), &line_steps[block * kSide * kLanes], tiles.rows_of(i), &mu[block * tiles.side]);
   }
 
   // The adjoints of a band, carried from below to above, and from the right to the left where rows are wanted.
-  template <bool general, bool rows_wanted>
+  template <Form form, bool rows_wanted>
   void sweep_band(int64_t k, int64_t i, Tiles& tiles, T* lambda, T* mu, T* line_steps) {
     auto& tile = tiles.tile;
     auto& steps = tiles.steps;
@@ -205,7 +203,7 @@ struct Backward {
         prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tile, steps);
         for (int64_t m = 0; m < tile.size; ++m) Lanes<T>::load(dy.line(tile.position[m], grad.dy[m])).store(grad.dy[m]);
         with_tame(steps.tame, [&](auto tame) {
-          adjoint_tile_2d<T, general, rows_wanted, tame>(parameters, tile, steps, columns, padded, grad.dy,
+          adjoint_tile_2d<T, form, rows_wanted, tame>(parameters, tile, steps, columns, padded, grad.dy,
                                                            lambda + tiles.edge(0, j, block),
                                                            rows_wanted ? mu + block * tiles.side : nullptr);
         });

@@ -10,21 +10,10 @@ namespace geomano {
 // 2^(a b) for |a b| <= kTame: no clamp per element, the caller has looked at the whole tile.
 constexpr float kTame = 120.0f;
 
-// 2^x, and 2^x - 1 with its digits where x is small.
-template <typename V>
-struct Power {
-  V value, less_one;
-};
-
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
 // x = a b in parts: the nearest multiple of 2^-kFractionBits, in the low bits of `shifted`, and the rest.
 struct Parts {
   Lanes<float>::Vec shifted, rest;
-};
-
-// 2^x = scale + rest p.
-struct Cubic {
-  Lanes<float>::Vec scale, rest, p;
 };
 
 #if defined(CPU_CAPABILITY_AVX512)
@@ -62,120 +51,68 @@ inline Parts split(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b, const
 // The 16th or 8th parts from a table in a register, the rest by a cubic: five or six multiplications, where a polynomial
 // alone takes seven, and the scan is bound by them. A parabola on 32nd parts would do for 2^x but not for the decay over
 // many steps: near x = 0 its slope is off by 1e-5.
-inline Cubic cubic(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
+//
+// Less one: 2^x - 1. Near x = 0 the scale is 1 and nothing cancels; it is off by 1.1e-6 at most, where the next scale begins.
+template <bool less_one = false>
+__attribute__((always_inline)) inline Lanes<float>::Vec exp2_tame(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
   using Vec = Lanes<float>::Vec;
   const Vec round(static_cast<float>(3 << (22 - kFractionBits)));  // adding it leaves the nearest part in the low bits
   const Parts x = split(a, b, round);
   const Vec scale = power(x.shifted);
   const Vec p = at::vec::fmadd(at::vec::fmadd(Vec(kCubic[2]), x.rest, Vec(kCubic[1])), x.rest, Vec(kCubic[0]));
-  return {scale, scale * x.rest, p};
-}
-
-inline Lanes<float>::Vec exp2_tame(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
-  const Cubic of = cubic(a, b);
-  return at::vec::fmadd(of.rest, of.p, of.scale);
-}
-
-// Near 0 the scale is 1, and nothing cancels; 2^x - 1 is off by 1.1e-6 at most, where the next scale begins.
-inline Power<Lanes<float>::Vec> power_tame(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
-  const Cubic of = cubic(a, b);
-  return {at::vec::fmadd(of.rest, of.p, of.scale), at::vec::fmadd(of.rest, of.p, of.scale - Lanes<float>::Vec(1.0f))};
+  return at::vec::fmadd(scale * x.rest, p, less_one ? scale - Vec(1.0f) : scale);
 }
 #else
-// 2^x = 2^n (1 + rest p), the nearest integer n in the low bits of `shifted`.
-struct Quintic {
-  Lanes<float>::Vec shifted, rest, p;
-};
-
-inline Quintic quintic(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
+// Less one: 2^x - 1. Near x = 0 the scale is 1 and nothing cancels; it is off by 7e-7 at most.
+template <bool less_one = false>
+inline Lanes<float>::Vec exp2_tame(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
   using Vec = Lanes<float>::Vec;
+  using Int = at::vec::Vectorized<int32_t>;
   const Vec round(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-  const Vec c1(0.693147004f), c2(0.240222424f), c3(0.0555073358f), c4(0.00967151299f), c5(0.00132647273f);
+  const Vec one(1.0f), c1(0.693147004f), c2(0.240222424f), c3(0.0555073358f), c4(0.00967151299f), c5(0.00132647273f);
+  const Int exponent_bits(23);
   const Vec shifted = at::vec::fmadd(a, b, round);
   const Vec f = at::vec::fmsub(a, b, shifted - round);
   Vec p = at::vec::fmadd(c5, f, c4);
   p = at::vec::fmadd(p, f, c3);
   p = at::vec::fmadd(p, f, c2);
-  return {shifted, f, at::vec::fmadd(p, f, c1)};
-}
-
-// x 2^n, n in the low bits of `shifted`, where neither x nor the product is denormal.
-inline Lanes<float>::Vec scaled(const Lanes<float>::Vec& x, const Lanes<float>::Vec& shifted) {
-  using Int = at::vec::Vectorized<int32_t>;
-  return at::vec::cast<float>(at::vec::cast<int32_t>(x) + (at::vec::cast<int32_t>(shifted) << Int(23)));
-}
-
-inline Lanes<float>::Vec exp2_tame(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
-  const Quintic of = quintic(a, b);
-  return scaled(at::vec::fmadd(of.p, of.rest, Lanes<float>::Vec(1.0f)), of.shifted);
-}
-
-// Near 0 the integer is 0, and nothing cancels; 2^x - 1 is off by 7e-7 at most.
-inline Power<Lanes<float>::Vec> power_tame(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
-  using Vec = Lanes<float>::Vec;
-  const Quintic of = quintic(a, b);
-  const Vec one(1.0f), scale = scaled(one, of.shifted), less_one = of.p * of.rest;
-  return {at::vec::fmadd(scale, less_one, scale), at::vec::fmadd(scale, less_one, scale - one)};
+  p = at::vec::fmadd(p, f, c1);
+  if constexpr (less_one) {
+    const Vec scale = at::vec::cast<float>(at::vec::cast<int32_t>(one) + (at::vec::cast<int32_t>(shifted) << exponent_bits));
+    return at::vec::fmadd(scale, p * f, scale - one);
+  }
+  p = at::vec::fmadd(p, f, one);
+  const Int scaled = at::vec::cast<int32_t>(p) + (at::vec::cast<int32_t>(shifted) << exponent_bits);
+  return at::vec::cast<float>(scaled);
 }
 #endif
 
 // The same for any a b: clamped below, where nothing is left to tell from zero, infinite above, NaN for NaN.
+template <bool less_one = false>
 inline Lanes<float>::Vec exp2_any(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
   using Vec = Lanes<float>::Vec;
   const Vec lowest(-126.0f), highest(127.0f), infinity(std::numeric_limits<float>::infinity());
   const Vec x = a * b;
-  const Vec out = exp2_tame(at::vec::minimum(at::vec::maximum(x, lowest), highest), Vec(1.0f));
+  const Vec out = exp2_tame<less_one>(at::vec::minimum(at::vec::maximum(x, lowest), highest), Vec(1.0f));
   return Vec::blendv(Vec::blendv(out, infinity, x > highest), x, x != x);
 }
 
-inline Power<Lanes<float>::Vec> power_any(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
-  using Vec = Lanes<float>::Vec;
-  const Vec lowest(-126.0f), highest(127.0f), infinity(std::numeric_limits<float>::infinity());
-  const Vec x = a * b;
-  const Power<Lanes<float>::Vec> out = power_tame(at::vec::minimum(at::vec::maximum(x, lowest), highest), Vec(1.0f));
-  const auto kept = [&](const Vec& one) { return Vec::blendv(Vec::blendv(one, infinity, x > highest), x, x != x); };
-  return {kept(out.value), kept(out.less_one)};
-}
-
-// 2^(a b); `tame` promises |a b| <= kTame.
-template <bool tame>
+// 2^(a b), or that less one; `tame` promises |a b| <= kTame.
+template <bool tame, bool less_one = false>
 inline Lanes<float>::Vec exp2_product(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
-  if constexpr (tame) return exp2_tame(a, b);
-  return exp2_any(a, b);
+  if constexpr (tame) return exp2_tame<less_one>(a, b);
+  return exp2_any<less_one>(a, b);
 }
 
-template <bool tame>
+template <bool tame, bool less_one = false>
 inline Lanes<double>::Vec exp2_product(const Lanes<double>::Vec& a, const Lanes<double>::Vec& b) {
+  if constexpr (less_one) return (a * b * Lanes<double>::Vec(0.6931471805599453)).expm1();
   return (a * b).exp2();
 }
 
-template <bool tame>
-inline Power<Lanes<float>::Vec> power_product(const Lanes<float>::Vec& a, const Lanes<float>::Vec& b) {
-  if constexpr (tame) return power_tame(a, b);
-  return power_any(a, b);
-}
-
-template <bool tame>
-inline Power<Lanes<double>::Vec> power_product(const Lanes<double>::Vec& a, const Lanes<double>::Vec& b) {
-  using Vec = Lanes<double>::Vec;
-  const Vec less_one = (a * b * Vec(0.6931471805599453)).expm1();
-  return {less_one + Vec(1.0), less_one};
-}
-
-template <bool tame, typename T>
-inline Lanes<T> exp2_product(const Lanes<T>& a, const Lanes<T>& b) {
-  GEOMANO_LANEWISE(exp2_product<tame>(a.v[i], b.v[i]))
-}
-
-template <bool tame, typename T>
-inline Power<Lanes<T>> power_product(const Lanes<T>& a, const Lanes<T>& b) {
-  Power<Lanes<T>> out;
-  for (int64_t i = 0; i < Lanes<T>::kVectors; ++i) {
-    const auto power = power_product<tame>(a.v[i], b.v[i]);
-    out.value.v[i] = power.value;
-    out.less_one.v[i] = power.less_one;
-  }
-  return out;
+template <bool tame, bool less_one = false, typename T>
+__attribute__((always_inline)) inline Lanes<T> exp2_product(const Lanes<T>& a, const Lanes<T>& b) {
+  GEOMANO_LANEWISE((exp2_product<tame, less_one>(a.v[i], b.v[i])))
 }
 
 // softplus(v) = max(v, 0) + log1p(exp(-|v|)) and its derivative, the sigmoid.

@@ -14,17 +14,24 @@ bool corrected(const Problem& p, int64_t k) {
   return p.needs_R || std::any_of(R, R + p.channels * p.dstate, [](T r) { return r != 0; });
 }
 
-template <typename T, typename F>
-void with_correction(const Problem& p, int64_t k, F f) {
-  if (!corrected<T>(p, k)) return f(std::integral_constant<Correction, Correction::none>());
-  if (p.state_form) return f(std::integral_constant<Correction, Correction::state>());
-  return f(std::integral_constant<Correction, Correction::equation>());
+template <Correction correction>
+using CorrectionConstant = std::integral_constant<Correction, correction>;
+
+template <typename F>
+void with_form(const Problem& p, int64_t k, const F& f) {
+  if (p.held(k)) return f(std::integral_constant<Form, Form::held>());
+  if (p.spaced(k)) return f(std::integral_constant<Form, Form::spaced>());
+  f(std::integral_constant<Form, Form::plain>());
 }
 
-// f(std::bool_constant<general>()).
-template <typename F>
-inline void with_form(const Problem& p, int64_t k, const F& f) {
-  p.general(k) ? f(std::true_type()) : f(std::false_type());
+// f(correction, form) as constants. Compiling takes its time for each pair: but for the plain form an R of zeros is one.
+template <typename T, typename F>
+void with_loops(const Problem& p, int64_t k, const F& f) {
+  with_form(p, k, [&](auto form) {
+    if constexpr (form == Form::plain)
+      if (!corrected<T>(p, k)) return f(CorrectionConstant<Correction::none>(), form);
+    p.state_form ? f(CorrectionConstant<Correction::state>(), form) : f(CorrectionConstant<Correction::equation>(), form);
+  });
 }
 
 // The state [N][16] that enters an interval of the sequence, kept for the backward.
@@ -59,15 +66,14 @@ struct Forward {
   void run() {
     for (int64_t k = 0; k < p.directions; ++k) {
       for (int64_t i = 0; i < blocks; ++i) parameters[i].load(p, k, first_channel(i));
-      with_correction<T>(p, k, [&](auto correction) {
-        constexpr Correction form = decltype(correction)::value;
-        with_form(p, k, [&](auto general) { p.two_d ? direction_2d<form, general>(k) : direction_1d<form, general>(k); });
+      with_loops<T>(p, k, [&](auto correction, auto form) {
+        p.two_d ? direction_2d<correction, form>(k) : direction_1d<correction, form>(k);
       });
     }
     for (const Column<IO, T>& column : y) column.write();
   }
 
-  template <Correction correction, bool general>
+  template <Correction correction, Form form>
   void direction_1d(int64_t k) {
     const Walk walk(p, k);
     const int64_t N = p.padded_dstate(), length = p.height * p.width, state = N * kLanes;
@@ -84,22 +90,22 @@ struct Forward {
         start_tile<Output<IO, T>>(k, i, tile, steps);
         const Output<IO, T> out{y[i], k == 0};
         with_tame(steps.tame, [&](auto tame) {
-          scan_tile_1d<T, correction, general, tame>(parameters[i], tile, steps, N, h_block, out);
+          scan_tile_1d<T, correction, form, tame>(parameters[i], tile, steps, N, h_block, out);
         });
       }
     }
   }
 
-  template <Correction correction, bool general>
+  template <Correction correction, Form form>
   void direction_2d(int64_t k) {
     const Walk walk(p, k);
-    if (walk.columns_closed) sweep_2d<Correction::none, general, NoOutput>(walk, k, true);
-    sweep_2d<correction, general, Output<IO, T>>(walk, k, !walk.columns_closed);
+    if (walk.columns_closed) sweep_2d<Correction::none, form, NoOutput>(walk, k, true);
+    sweep_2d<correction, form, Output<IO, T>>(walk, k, !walk.columns_closed);
   }
 
   // From the top left to the bottom right. The first sweep finds the states with which closed rows begin, the one without y
   // those with which closed columns do.
-  template <Correction correction, bool general, typename Out>
+  template <Correction correction, Form form, typename Out>
   void sweep_2d(const Walk& walk, int64_t k, bool first) {
     const int64_t N = p.padded_dstate(), state = N * kLanes, columns_of_blocks = blocks * walk.columns;
     Buffer<T> h(columns_of_blocks * state, T(0)), column_steps(Out::kWanted ? 0 : columns_of_blocks * kLanes, T(0));
@@ -112,7 +118,7 @@ struct Forward {
     Band band(walk.rows_closed && first ? (walk.columns + kSide - 1) / kSide : 0);
     for (int64_t top = 0; top < walk.rows; top += kSide) {
       if (walk.rows_closed && first) {
-        closed_band<correction, general, Out>(walk, k, top, band, h, column_steps);
+        closed_band<correction, form, Out>(walk, k, top, band, h, column_steps);
         continue;
       }
       start_rows(walk, k, top, g);
@@ -125,7 +131,7 @@ struct Forward {
           start_tile<Out>(k, i, tile, steps);
           const Out out = output<Out>(k, i);
           with_tame(steps.tame, [&](auto tame) {
-            scan_tile_2d<T, correction, general, tame>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
+            scan_tile_2d<T, correction, form, tame>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
           });
           if constexpr (!Out::kWanted)
             add_steps<false>(tile, steps, columns, &column_steps[(i * walk.columns + left) * kLanes]);
@@ -158,7 +164,7 @@ struct Forward {
 
   // A band whose rows are rings. Row by row, kStates dstates at a time: a sweep from zero, which keeps the a in the first-level
   // cache, and then the scan from the states with which the row begins.
-  template <Correction correction, bool general, typename Out>
+  template <Correction correction, Form form, typename Out>
   void closed_band(const Walk& walk, int64_t k, int64_t top, Band& band, Buffer<T>& h, Buffer<T>& column_steps) {
     const int64_t N = p.padded_dstate(), state = N * kLanes, rows = std::min(kSide, walk.rows - top);
     const int64_t count = band.tiles.size(), row_states = kSide * kStates * kLanes;
@@ -187,14 +193,14 @@ struct Forward {
         for (int64_t row = 0; row < rows; ++row) {
           T *start = starts + row * state, *start_s = start + s0 * kLanes;
           each_tile([&](int64_t t, auto tame) {
-            scan_row_2d<T, Correction::none, general, tame, Decay::kept>(parameters[i], states, band.tiles[t], band.steps[t],
+            scan_row_2d<T, Correction::none, form, tame, Decay::kept>(parameters[i], states, band.tiles[t], band.steps[t],
                                                                        row * columns(t), columns(t), N, s0, start_s, nullptr,
                                                                        &a[t * row_states], NoColumns());
           });
           close_lines(parameters[i], T(1), &row_steps[row * kLanes], 1, start, s0, s0 + kStates);
           std::copy_n(start_s, kStates * kLanes, g.data());
           each_tile([&](int64_t t, auto tame) {
-            scan_row_2d<T, correction, general, tame, Decay::taken>(
+            scan_row_2d<T, correction, form, tame, Decay::taken>(
                 parameters[i], states, band.tiles[t], band.steps[t], row * columns(t), columns(t), N, s0, g.data(),
                 &h[(i * walk.columns + t * kSide) * state], &a[t * row_states], out);
           });

@@ -9,13 +9,12 @@ namespace geomano {
 template <typename T>
 struct Parameters {
   Buffer<T> A, A_log2e, minus_R, weight;  // [N][16], weight [r][16]
-  Buffer<T> A_down_log2e;                 // for columns that have their own
-  Buffer<T> A_hold_log2e, hold_length;    // for an exact hold: Bbar x = B (exp(hold delta A) - 1) / (hold A) x
+  Buffer<T> A_down_log2e;               // for columns that have their own
+  Buffer<T> A_hold_log2e, hold_length;  // for an exact hold: Bbar x = B (exp(hold delta A) - 1) / (hold A) x
   alignas(64) T D[kLanes], bias[kLanes], largest_A[kLanes];
   T down, hold;
 
   bool stretched() const { return down != 1; }
-  bool held() const { return hold != 0; }
 
   void load(const Problem& p, int64_t k, int64_t first_channel) {
     const int64_t N = p.dstate, r = p.rank, count = std::min(kLanes, p.channels - first_channel);
@@ -34,7 +33,7 @@ struct Parameters {
       bias[e] = static_cast<const T*>(p.dt_bias)[row + e];
       for (int64_t s = 0; s < N; ++s) {
         T a = static_cast<const T*>(p.A)[(row + e) * N + s];
-        if (held() && std::abs(a) < T(1e-20)) a = T(-1e-20);  // (exp(delta A) - 1) / A has no value at 0
+        if (hold != 0 && std::abs(a) < T(1e-20)) a = T(-1e-20);  // (exp(delta A) - 1) / A has no value at 0
         A[s * kLanes + e] = a;
         A_log2e[s * kLanes + e] = a * T(1.4426950408889634);
         const T size = std::abs(A_log2e[s * kLanes + e]) * farthest;
@@ -43,7 +42,7 @@ struct Parameters {
       }
       for (int64_t i = 0; i < r; ++i) weight[i * kLanes + e] = static_cast<const T*>(p.dt_weight)[(row + e) * r + i];
     }
-    if (!p.general(k)) return;
+    if (!p.held(k) && !p.spaced(k)) return;
     A_down_log2e.assign(A_log2e.begin(), A_log2e.end());
     for (T& a : A_down_log2e) a *= down;
     A_hold_log2e.assign(A_log2e.begin(), A_log2e.end());

@@ -84,19 +84,18 @@ struct Problem {
 
   int64_t blocks() const { return (channels + kLanes - 1) / kLanes; }
   int64_t padded_dstate() const { return (dstate + kStates - 1) / kStates * kStates; }
-  // Whether a direction has anything of what is 1, or 0, in the training of the paper's recipes. Loops for what has not know
-  // nothing of it.
-  bool general(int64_t k) const { return down[k] != 1 || own_down[k] != 0 || own_along[k] != 0 || hold[k] != 0; }
+  bool held(int64_t k) const { return hold[k] != 0; }
+  bool spaced(int64_t k) const { return down[k] != 1 || own_down[k] != 0 || own_along[k] != 0; }
 };
 
 // The traversal of a grid in one order: the position of turned point (i, j) is start + i * down + j * along.
 struct Walk {
   int64_t rows, columns, start, down, along;
-  bool columns_closed, rows_closed, general;
+  bool columns_closed, rows_closed, plain;
   double own_down, own_along;
 
   Walk(const Problem& p, int64_t k)
-      : columns_closed(p.closed[k] & 1), rows_closed(p.closed[k] & 2), general(p.general(k)),
+      : columns_closed(p.closed[k] & 1), rows_closed(p.closed[k] & 2), plain(!p.held(k) && !p.spaced(k)),
         own_down(p.own_down[k]), own_along(p.own_along[k]) {
     const int64_t order = p.orders[k];
     const bool column_major = order & 1, rows_backwards = order & 2, columns_backwards = order & 4;

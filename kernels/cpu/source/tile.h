@@ -6,10 +6,10 @@
 
 namespace geomano {
 
-// What a point counts, where S along rows and T along columns begin with it, and for itself: of
-// h = (T + own_down) (S + own_along) u. With bu = `entering` u
+// What a point counts in h = (T + own_down) (S + own_along) u (ScanSettings.own_of). With bu = `entering` u, which is more
+// where S along rows or T along columns begins, `along` and `down` as much less, and the t of the columns kept
 //   g = a g[before] + bu,  o = g + along bu,  t = a_down t[before] + o,  h = t + down o
-// and in 1D t = a t[before] + bu, h = t + along bu.
+// and in 1D t = a t[before] + bu,  h = t + along bu.
 template <typename T>
 struct Counts {
   T entering, once, along, down;  // `once` is 1 / entering
@@ -31,17 +31,17 @@ struct Tile {
   int64_t position[kPositions];
   const T *B[kPositions], *C[kPositions], *dt_low[kPositions];
   Buffer<T> rows;  // B, C, dt_low converted or padded, where the tensors cannot be read in place
-  Counts<T> counts[kPositions];  // of the general form only
+  Counts<T> counts[kPositions];  // but for the plain form
 
   void take_sequence(const Walk& walk, int64_t first) {
     size = walk.sequence(first, kPositions, position);
-    if (!walk.general) return;
+    if (walk.plain) return;
     for (int64_t m = 0; m < size; ++m) counts[m] = Counts<T>(walk, false, first + m == 0);
   }
 
   void take_square(const Walk& walk, int64_t top, int64_t left, int64_t side) {
     size = walk.square(top, left, side, position);
-    if (!walk.general) return;
+    if (walk.plain) return;
     const int64_t columns = std::min(side, walk.columns - left);
     for (int64_t m = 0; m < size; ++m)
       counts[m] = Counts<T>(walk, top + m / columns == 0 && !walk.columns_closed,
