@@ -85,11 +85,12 @@ def test_rings_of_another_grid(vectors: str, exact_hold: bool) -> None:
 
 
 @both_kinds
-def test_time_steps_of_any_size(vectors: str, kind: str) -> None:
+@pytest.mark.parametrize("exact_hold", [False, True], ids=["simple hold", "exact hold"])
+def test_time_steps_of_any_size(vectors: str, kind: str, exact_hold: bool) -> None:
     inputs = random_inputs(1, 6, 7, channels=19, dstate=4, dtype=torch.float32)
     scale = torch.tensor([1e4, 60.0, 12.0, -8.0, -30.0, -1e4])
     inputs["dt"] = inputs["dt"].abs() * scale[:, None, None, None]
-    assert_like_reference(inputs, 1e-5, orders=PAPER, kind=kind, backend="cpu")
+    assert_like_reference(inputs, 1e-5, orders=PAPER, kind=kind, exact_hold=exact_hold, backend="cpu")
 
 
 @pytest.mark.parametrize(

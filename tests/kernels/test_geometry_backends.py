@@ -133,26 +133,21 @@ def test_time_steps_of_any_size(backend: str, stretch: float) -> None:
     assert_like_reference(inputs, 1e-5, **options(backend, stretch))
 
 
-# What an operator takes last: stretch, rings, own and hold along H and along W.
-RING, STRETCHED, ANOTHER_GRID, HELD = (1.0, 3), (2.3, 3), (0.5, 1, 0.5, -0.1), (1.0, 0, 0.0, 0.0, 1.0, 1.0)
-
-
 @pytest.mark.parametrize("kind", ["1d", "2d"])
-@pytest.mark.parametrize("geometry", [RING, STRETCHED, ANOTHER_GRID, HELD, (0.5, 2, 0.5, -0.1, 2.0, 0.8)], ids=str)
-def test_cpu_gives_the_same_bits_for_any_number_of_threads(kind: str, geometry: tuple[float, ...]) -> None:
-    """Of the operator; what geo_scan adds on another grid is torch's, whose sums depend on the threads."""
+@pytest.mark.parametrize("exact_hold", [False, True], ids=["simple hold", "exact hold"])
+@pytest.mark.parametrize("spacing", [(1.0, 1.0), (0.5, 0.5), (0.5, 2.3)], ids=str)
+def test_cpu_gives_the_same_bits_for_any_number_of_threads(
+    kind: str, exact_hold: bool, spacing: tuple[float, float]
+) -> None:
     inputs = random_inputs(2, 20, 21, channels=70, dstate=8, rank=4, dtype=torch.float32)
-    leaves = [tensor.requires_grad_() for tensor in inputs.values()]
-    codes = [order.code for order in order_set("paper")]
+    periodic = BOTH if kind == "2d" else (False, False)
     results = []
     for threads in (1, 2, 3, 2):
         torch.set_num_threads(threads)
-        stretch, rings, *others = geometry
-        open_1d = (1.0, 0, *others) if kind == "1d" else geometry
-        y, _ = torch.ops.geomano_hpc.geo_scan(*leaves, codes, kind, "equation", "cpu", True, *open_1d)
-        results.append([y, *torch.autograd.grad(y, leaves, torch.ones_like(y))])
+        asked = {"kind": kind, "spacing": spacing, "periodic": periodic, "exact_hold": exact_hold}
+        results.append(scan_and_gradients(inputs, orders="paper", backend="cpu", **asked))
     for other in results[1:]:
-        assert all(torch.equal(*pair) for pair in zip(other, results[0], strict=True))
+        assert all(torch.equal(other[name], tensor) for name, tensor in results[0].items())
 
 
 @pytest.mark.slow
