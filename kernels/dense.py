@@ -43,6 +43,7 @@ def conv_silu(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, backend
 
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": F.silu, "gelu": F.gelu}
+NO_ACTIVATION = "none"  # in no kernel: torch's convolution alone
 
 
 def depthwise_conv(
@@ -55,7 +56,8 @@ def depthwise_conv(
 ) -> torch.Tensor:
     """activation(depthwise convolution of z + bias). z [B, H, W, E], weight [E, 1, p, q] with p and q odd.
 
-    activation: "silu" or "gelu". wrap: along H, along W the grid goes on at its other end; else zeros are around it.
+    activation: "silu", "gelu" or "none". wrap: along H, along W the grid goes on at its other end; else zeros are
+    around it.
 
     Kernels take up to 13 taps along an axis, which is 7 taps two points apart: each width is compiled. More are torch's
     convolution, the same answer.
@@ -76,7 +78,8 @@ def depthwise_conv(
             z = _continued(z, axis, reach[axis - 1])
             reach[axis - 1] = 0
     convolved = F.conv2d(z.movedim(-1, 1), weight, bias, padding=reach, groups=E)
-    return _ACTIVATIONS[activation](convolved.movedim(1, -1))
+    found = convolved.movedim(1, -1)
+    return found if activation == NO_ACTIVATION else _ACTIVATIONS[activation](found)
 
 
 def _continued(z: torch.Tensor, axis: int, reach: int) -> torch.Tensor:

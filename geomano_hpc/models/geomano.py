@@ -21,6 +21,7 @@ from geomano_hpc.models.parts.local import DepthwiseConv
 from geomano_hpc.models.parts.norm import PreNorm
 from geomano_hpc.models.parts.sampling import AS_TRAINED, Sampling
 from geomano_hpc.models.parts.stack import LayerStack, keeping_inputs
+from geomano_hpc.models.parts.transport import Transport
 from geomano_hpc.models.parts.way_out import WayOut
 from geomano_hpc.models.parts.without_scan import KernelWithoutScan
 
@@ -89,6 +90,15 @@ class GeomanoConfig(ModelConfig):
     spectral_modes: int = Field(
         default=0, ge=0, description="modes of a spectral branch beside the scan, on periodic domains; 0: none"
     )
+    transport: int = Field(
+        default=0,
+        ge=0,
+        description="heads of features that are carried along, each point's from the place that it names; 0: none",
+    )
+    path: Literal["normed", "linear"] = Field(
+        default="normed",
+        description="linear: a linear lift, no LayerNorm anywhere and no SiLU before the scan, so that sizes stay",
+    )
     dt_rank: Annotated[int, Field(gt=0)] | Literal["auto", "full"] = Field(
         default="auto", description="rank of the time step: auto is a sixteenth of the embedding, full is no reduction"
     )
@@ -137,6 +147,8 @@ class GeomanoConfig(ModelConfig):
             )
         if self.domain == "1d" and (self.orders, self.kind) != ("sequence", "1d"):
             raise ValueError("domain 1d goes with orders sequence and kind 1d: a line is scanned forth and back")
+        if self.transport and self.embedding % self.transport:
+            raise ValueError(f"embedding {self.embedding} is not a multiple of transport {self.transport}")
         for key in ("conv_size", "mlp_conv"):
             size = getattr(self, key)
             if size > 0 and size % 2 == 0:
@@ -198,6 +210,7 @@ def _kernel(config: GeomanoConfig) -> Any:
         "conv_size": config.conv_size,
         "spectral_modes": config.spectral_modes,
         "way_out": config.way_out,
+        "activation": "none" if config.path == "linear" else "silu",
         "backend": config.scan_backend,
     }
     if not config.scan:
@@ -217,19 +230,31 @@ def _kernel(config: GeomanoConfig) -> Any:
     )
 
 
+def _norm(config: GeomanoConfig) -> nn.Module:
+    """What stands before a part of a layer."""
+    return nn.Identity() if config.path == "linear" else PreNorm(config.embedding, config.scan_backend)
+
+
 class GeoMaNOLayer(nn.Module):
-    """S = Z + GeoMambaKernel(LayerNorm(Z)); Z = S + Linear(LayerNorm(S)), where Linear is a two-layer MLP."""
+    """S = Z + GeoMambaKernel(LayerNorm(Z)); Z = S + Linear(LayerNorm(S)), where Linear is a two-layer MLP. Ours, with
+    `transport`: S = S + Transport(LayerNorm(S)) between the two."""
 
     def __init__(self, config: GeomanoConfig) -> None:
         super().__init__()
-        self.kernel_norm = PreNorm(config.embedding, config.scan_backend)
+        self.kernel_norm = _norm(config)
         self.kernel = _kernel(config)
-        self.mlp_norm = PreNorm(config.embedding, config.scan_backend)
+        self.transport: Transport | None = None
+        if config.transport:
+            self.transport_norm = _norm(config)
+            self.transport = Transport(config.embedding, config.transport)
+        self.mlp_norm = _norm(config)
         hidden = round(config.mlp_ratio * config.embedding)
         self.mlp = MLP(config.embedding, hidden, config.scan_backend, config.mlp_conv)
 
     def forward(self, z_BhwD: torch.Tensor, where: Sampling = AS_TRAINED) -> torch.Tensor:
         s_BhwD = z_BhwD + self.kernel(z_BhwD, self.kernel_norm, where)
+        if self.transport is not None:
+            s_BhwD = s_BhwD + self.transport(self.transport_norm(s_BhwD), where)
         return s_BhwD + self.mlp(s_BhwD, self.mlp_norm, where)
 
 
@@ -268,9 +293,10 @@ class GeoMaNO(GridModel):
         D, variant = config.embedding, config.encoder
         self.sides = sides = (1 if self.is_line else config.patch, config.patch)  # patches of a line are pieces of it
         frequencies = config.position_frequencies if config.positional_encoding else 0
-        self.encoder = Encoder(in_channels, D, variant, sides, grid, frequencies)
+        is_linear = config.path == "linear"
+        self.encoder = Encoder(in_channels, D, variant, sides, grid, frequencies, is_linear)
         self.layers = LayerStack(GeoMaNOLayer(config) for _ in range(config.depth))
-        self.decoder = Decoder(D, out_channels, variant, sides, grid)
+        self.decoder = Decoder(D, out_channels, variant, sides, grid, is_linear)
 
     def forward(self, x_BHWC: torch.Tensor) -> torch.Tensor:
         self.check_input(x_BHWC)

@@ -95,6 +95,8 @@ _GEOMANO: dict[str, Any] = {
     "model.conv_size": 3,
     "model.mlp_conv": 0,
     "model.spectral_modes": 0,
+    "model.transport": 0,
+    "model.path": "normed",
     "model.dt_rank": "auto",
     "model.dt_range": [1e-3, 1e-1],
     "model.scan": True,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from geomano_hpc.kernels import conv_silu, depthwise_conv
 from geomano_hpc.kernels.cpu import dense
 
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": F.silu, "gelu": F.gelu}
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": F.silu, "gelu": F.gelu, "none": lambda x: x}
 WRAPS = [(False, False), (True, False), (False, True), (True, True)]
 SIZES = [(1, 1), (3, 3), (5, 5), (7, 7), (9, 9), (13, 13), (1, 7), (7, 1), (3, 11), (11, 5)]
 # Grids smaller than the reach, a line, one column, and more columns than a segment has.

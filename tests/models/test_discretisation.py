@@ -14,6 +14,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "corners": {"orders": "corners", "positional_encoding": True},
     "1d": {"kind": "1d"},
     "large convolutions": {"conv_size": 7, "mlp_conv": 5},
+    "transport": {"transport": 4},
     "patches": {"encoder": "local", "patch": 2},
     "state": {"correction_form": "state", "correction": "learnable"},
     "input": {"correction_form": "input", "correction": "learnable"},

@@ -24,6 +24,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "learnable_input": {"kind": "2d", "correction": "learnable", "correction_form": "input"},
     "convolutions": {"conv_size": 7, "mlp_conv": 5},
     "spectral": {"spectral_modes": 2},
+    "transport": {"transport": 2},
+    "linear path": {"path": "linear", "conv_size": 5, "encoder": "local", "patch": 2},
     "full_dt": {"dt_rank": "full"},
     "biases": {"scan_bias": True, "dt_rank": 3},
     "linear": {"way_out": "linear"},

@@ -30,6 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "corners": {"orders": "corners", "correction": "learnable"},
     "large convolutions": {"conv_size": 7, "mlp_conv": 5},
     "spectral": {"spectral_modes": 3},
+    "transport": {"transport": 4},
     "linear way out": {"way_out": "linear", "scan_bias": True},
 }
 

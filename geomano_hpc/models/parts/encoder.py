@@ -31,19 +31,28 @@ class Encoder(nn.Module):
     """Lifting, mixing into patches, positional encoding where asked for, LayerNorm."""
 
     def __init__(
-        self, in_channels: int, D: int, variant: Variant, sides: Sides, grid: Grid | None, frequencies: int
+        self,
+        in_channels: int,
+        D: int,
+        variant: Variant,
+        sides: Sides,
+        grid: Grid | None,
+        frequencies: int,
+        is_linear: bool = False,
     ) -> None:
-        """`frequencies` of the positional encoding; 0: there is none."""
+        """`frequencies` of the positional encoding; 0: there is none. Ours, `is_linear`: a linear lift and no norm."""
         super().__init__()
         self.sides = sides
-        self.lift = nn.Sequential(nn.Linear(in_channels, D), nn.GELU(), nn.Linear(D, D))
+        self.lift: nn.Module = nn.Linear(in_channels, D)
+        if not is_linear:
+            self.lift = nn.Sequential(self.lift, nn.GELU(), nn.Linear(D, D))
         self.mix: nn.Module | None = None
         if variant == "local":
             self.mix = LocalMix(D, sides)
         elif variant == "global":
             self.mix = GlobalMix(D, sides, _known(grid))
         self.position = PositionalEncoding(D, frequencies) if frequencies else None
-        self.norm = nn.LayerNorm(D)
+        self.norm = nn.Identity() if is_linear else nn.LayerNorm(D)
 
     def forward(self, x_BHWC: torch.Tensor, sampling: Sampling = AS_TRAINED) -> torch.Tensor:
         z_BhwD = self.lift(x_BHWC)
@@ -57,14 +66,17 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """Patches back to points, LayerNorm, projection."""
 
-    def __init__(self, D: int, out_channels: int, variant: Variant, sides: Sides, grid: Grid | None) -> None:
+    def __init__(
+        self, D: int, out_channels: int, variant: Variant, sides: Sides, grid: Grid | None, is_linear: bool = False
+    ) -> None:
+        """Ours, `is_linear`: no norm."""
         super().__init__()
         self.spread: nn.Module | None = None
         if variant == "local":
             self.spread = LocalSpread(D, sides)
         elif variant == "global":
             self.spread = GlobalSpread(D, _known(grid))
-        self.norm = nn.LayerNorm(D)
+        self.norm = nn.Identity() if is_linear else nn.LayerNorm(D)
         self.project = nn.Linear(D, out_channels)
 
     def forward(self, z_BhwD: torch.Tensor, height: int, width: int, sampling: Sampling = AS_TRAINED) -> torch.Tensor:

@@ -45,6 +45,7 @@ class GeoMambaKernel(WithWayOut):
         exact_hold: bool = False,
         spectral_modes: int = 0,
         way_out: WayOut = "gated",
+        activation: str = "silu",
         backend: str = "auto",
     ) -> None:
         """The keys are those of GeomanoConfig."""
@@ -61,7 +62,7 @@ class GeoMambaKernel(WithWayOut):
         self.dstate = N
 
         self.in_projection = nn.Linear(D, E)
-        self.convolution = DepthwiseConv(E, conv_size, activation="silu", backend=backend)
+        self.convolution = DepthwiseConv(E, conv_size, activation=activation, backend=backend)
         self.scan_projection = nn.Linear(E, K * (self.dt_rank + 2 * N), bias=scan_bias)
         self.dt_weight = None if is_full else nn.Parameter(_dt_weight(K, E, self.dt_rank))
         self.dt_bias = nn.Parameter(_dt_bias(K, E, *dt_range))

@@ -19,12 +19,20 @@ class KernelWithoutScan(WithWayOut):
     """Algorithm 1 with Y = X in the place of lines 3 and 4: convolution and gate stay, and a spectral branch."""
 
     def __init__(
-        self, embedding: int, *, expand: int, conv_size: int, spectral_modes: int, way_out: WayOut, backend: str
+        self,
+        embedding: int,
+        *,
+        expand: int,
+        conv_size: int,
+        spectral_modes: int,
+        way_out: WayOut,
+        backend: str,
+        activation: str = "silu",
     ) -> None:
         super().__init__(way_out, backend)
         E = expand * embedding
         self.in_projection = nn.Linear(embedding, E)
-        self.convolution = DepthwiseConv(E, conv_size, activation="silu", backend=backend)
+        self.convolution = DepthwiseConv(E, conv_size, activation=activation, backend=backend)
         self.add_way_out(E, embedding)
         self.spectral = SpectralBranch(E, spectral_modes) if spectral_modes else None
 
