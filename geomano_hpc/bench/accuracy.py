@@ -66,6 +66,16 @@ CONTESTS = {
         contenders.NAVIER_STOKES,
         {("geomano", "transolver"): 0.5, ("geomano", "fno"): 0.85, ("geomano", "uno"): None},
     ),
+    "navier_stokes_best": Contest(
+        "bench_navier_stokes_best",
+        contenders.NAVIER_STOKES_BEST,
+        {
+            ("geomano best", "transolver"): 0.5,
+            ("geomano best", "fno"): 0.85,
+            ("geomano best", "uno"): None,
+            ("geomano best", "without the scan"): None,
+        },
+    ),
     "darcy_converged": Contest(
         "bench_darcy_converged",
         {name: contenders.DARCY[name] for name in ("geomano", "geomano best", "transolver", "fno")},

@@ -27,9 +27,17 @@ DARCY: dict[str, dict[str, Any]] = {
     "uno": {"name": "uno", "embedding": 9, "modes": 4},
 }
 
+_BEST_IN_TIME = {"depth": 2, "embedding": 48, "dstate": 4}
+
 NAVIER_STOKES: dict[str, dict[str, Any]] = {
     "geomano": model_of("bench_navier_stokes"),
     "transolver": {"name": "transolver", "depth": 4, "embedding": 26, "heads": 2, "slices": 32},
     "fno": {"name": "fno", "depth": 4, "embedding": 8, "modes": 7},
     "uno": {"name": "uno", "embedding": 8, "modes": 5},
+}
+
+NAVIER_STOKES_BEST: dict[str, dict[str, Any]] = {
+    "geomano best": model_of("navier_stokes_best", **_BEST_IN_TIME),
+    "without the scan": model_of("navier_stokes_best", **_BEST_IN_TIME, scan=False),
+    **{name: NAVIER_STOKES[name] for name in ("transolver", "fno", "uno")},
 }

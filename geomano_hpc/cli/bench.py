@@ -153,7 +153,10 @@ def train(
 def accuracy(
     problem: Annotated[
         list[str] | None,
-        typer.Option(help="darcy, navier_stokes or darcy_converged; may be repeated. The first two by default."),
+        typer.Option(
+            help="darcy, navier_stokes, navier_stokes_best or darcy_converged; may be repeated. "
+            "The first two by default."
+        ),
     ] = None,
     models: Annotated[
         str | None, typer.Option(help="Some of the models, such as 'geomano best,fno'. All by default.", metavar="A,B")
@@ -177,8 +180,9 @@ def accuracy(
 
     Makes its own data; killed and started again, it goes on where it was. Pictures of the search, and of the errors
     over epochs and over time, are written beside the JSON file. Hours on a CPU: start with --set training.epochs=2
-    --seeds 1 to see the cost. darcy_converged has the paper's 500 epochs and 1,000 samples, and no search. FNO and U-NO
-    need the extra geomano_hpc[baselines].
+    --seeds 1 to see the cost. navier_stokes_best trains all models with the keys `rollout` of our recipe of that name.
+    darcy_converged has the paper's 500 epochs and 1,000 samples, and no search. FNO and U-NO need the extra
+    geomano_hpc[baselines].
 
     \b
     Examples:

@@ -172,3 +172,18 @@ def test_best_of_ours_is_the_shipped_recipe_at_the_size_of_the_benchmark() -> No
     model = json.dumps(CONTESTS["darcy"].models["geomano best"])
     measured = load_recipe("bench_darcy", [f"model={model}"]).model.model_dump()
     assert {key for key in shipped if shipped[key] != measured[key]} <= {"depth", "embedding", "dstate"}
+
+
+def test_best_in_time_is_the_shipped_recipe_and_every_model_has_its_keys_of_rollouts() -> None:
+    contest, shipped = CONTESTS["navier_stokes_best"], load_recipe("navier_stokes_best")
+    made = {name: load_recipe(contest.recipe, [f"model={json.dumps(model)}"]) for name, model in contest.models.items()}
+    ours, without = (made[name].model.model_dump() for name in ("geomano best", "without the scan"))
+    assert {key for key in ours if shipped.model.model_dump()[key] != ours[key]} <= {"depth", "embedding", "dstate"}
+    assert {key for key in ours if without[key] != ours[key]} == {"scan"}
+    sizes = [count_parameters(build_model(recipe.model, 1, 1)) for recipe in made.values()]
+    assert max(sizes) <= 1.2 * min(sizes)
+    for recipe in made.values():
+        assert recipe.rollout == shipped.rollout
+        assert (recipe.training.optimizer_options, recipe.training.clip) == ({"betas": [0.9, 0.99]}, 1.0)
+    assert shipped.training.optimizer_options == {"betas": [0.9, 0.99]}
+    assert all(pair <= set(contest.models) for pair in map(set, contest.bars))
