@@ -1,18 +1,20 @@
 """`path: linear`: what a model moves keeps its size."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from geomano_hpc.models.geomano import GeoMaNO
+from geomano_hpc.models.geomano import GeoMaNO, GeoMaNOLayer
 from geomano_hpc.models.parts.local import DepthwiseConv
 
 
 def model(path: str) -> GeoMaNO:
     torch.manual_seed(0)
-    keys = {"depth": 2, "embedding": 8, "scan": False, "way_out": "linear", "positional_encoding": True}
+    keys: dict[str, Any] = {"depth": 2, "embedding": 8, "scan": False, "way_out": "linear", "positional_encoding": True}
     return GeoMaNO(in_channels=2, out_channels=1, path=path, **keys).double()
 
 
@@ -28,8 +30,9 @@ def is_affine(of: Callable[[torch.Tensor], torch.Tensor], channels: int) -> bool
 def test_all_but_the_mlp_is_linear(path: str, expected: bool) -> None:
     one = model(path)
     layer = one.layers[0]
+    assert isinstance(layer, GeoMaNOLayer)
     assert is_affine(one.encoder, 2) == expected
-    assert is_affine(lambda z: layer.kernel(z, layer.kernel_norm), 8) == expected
+    assert is_affine(partial(layer.kernel, pre_norm=layer.kernel_norm), 8) == expected
     assert is_affine(lambda z: one.decoder(z, 5, 6), 8) == expected
     assert any(isinstance(part, nn.LayerNorm) for part in one.modules()) != expected
 
