@@ -42,8 +42,8 @@ def conv_silu(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, backend
     return F.silu(F.conv2d(z.movedim(-1, 1), weight, bias, padding=1, groups=E).movedim(1, -1))
 
 
-_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": F.silu, "gelu": F.gelu}
-NO_ACTIVATION = "none"  # in no kernel: torch's convolution alone
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": F.silu, "gelu": F.gelu, "none": lambda u: u}
+_FUSED = ("silu", "gelu")  # in kernels
 
 
 def depthwise_conv(
@@ -60,13 +60,13 @@ def depthwise_conv(
     around it.
 
     Kernels take up to 13 taps along an axis, which is 7 taps two points apart: each width is compiled. More are torch's
-    convolution, the same answer.
+    convolution, the same answer, and so is a convolution without an activation.
     """
     if activation == "silu" and weight.shape[-2:] == (3, 3) and not any(wrap):
         return conv_silu(z, weight, bias, backend)
     E, taps = z.shape[-1], weight.shape[-2:]
     fits = z.dim() == weight.dim() == 4 and weight.shape[:2] == (E, 1) and bias.shape == (E,)
-    takes = fits and all(size % 2 == 1 and size <= MOST_TAPS for size in taps) and activation in _ACTIVATIONS
+    takes = fits and all(size % 2 == 1 and size <= MOST_TAPS for size in taps) and activation in _FUSED
     kernel = _kernel(backend, [z], [weight, bias]) if takes else None
     if kernel is not None:
         dtype = autocast_dtype(z.device.type)
@@ -78,8 +78,7 @@ def depthwise_conv(
             z = _continued(z, axis, reach[axis - 1])
             reach[axis - 1] = 0
     convolved = F.conv2d(z.movedim(-1, 1), weight, bias, padding=reach, groups=E)
-    found = convolved.movedim(1, -1)
-    return found if activation == NO_ACTIVATION else _ACTIVATIONS[activation](found)
+    return _ACTIVATIONS[activation](convolved.movedim(1, -1))
 
 
 def _continued(z: torch.Tensor, axis: int, reach: int) -> torch.Tensor:

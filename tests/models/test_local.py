@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from geomano_hpc.models.parts.local import DepthwiseConv, filled_in, on_spacing
+from geomano_hpc.models.parts.local import DepthwiseConv, filled_in
+from geomano_hpc.models.parts.taps import on_spacing
 
 
 def test_a_finer_grid_finds_the_taps_farther_apart() -> None:
@@ -77,3 +78,35 @@ def test_a_field_with_more_points_between_is_convolved_to_what_lies_between_up_t
     found = convolution(fine, (1 / times, 1 / times))
     expected = filled_in(filled_in(convolution(coarse), 1, times, False), 2, times, False)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize("wrap", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("every", [(2, 2), (4, 1), (1, 2)])
+@pytest.mark.parametrize(("size", "grid"), [(7, (5, 6)), (7, (1, 3)), (5, (2, 3)), (3, (4, 1)), (1, (3, 3))])
+def test_every_nth_point_is_convolved_as_if_those_between_were_there(
+    size: int, grid: tuple[int, int], every: tuple[int, int], wrap: tuple[bool, bool], activation: str
+) -> None:
+    torch.manual_seed(0)
+    convolution = DepthwiseConv(3, size, activation).double()
+    z = torch.randn(2, *grid, 3, dtype=torch.float64, requires_grad=True)
+    between = filled_in(filled_in(z, 1, every[0], wrap[0]), 2, every[1], wrap[1])
+    expected = convolution(between, wrap=wrap)[:, :: every[0], :: every[1]]
+    found = convolution(z, (float(every[0]), float(every[1])), wrap)
+    torch.testing.assert_close(found, expected)
+    towards = torch.randn_like(found)
+    inputs = [z, *convolution.parameters()]
+    for one, other in zip(
+        torch.autograd.grad(found, inputs, towards), torch.autograd.grad(expected, inputs, towards), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_every_nth_point_in_another_precision() -> None:
+    convolution, z = DepthwiseConv(4, 7), torch.randn(1, 6, 6, 4)
+    with torch.no_grad():
+        expected = convolution(z, (2.0, 2.0))
+        with torch.autocast("cpu", torch.bfloat16):
+            found = convolution(z, (2.0, 2.0))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, atol=0.02, rtol=0.05)

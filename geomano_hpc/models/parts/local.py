@@ -8,8 +8,10 @@ import math
 import torch
 from torch import nn
 
-from geomano_hpc.kernels import depthwise_conv
+from geomano_hpc.kernels import depthwise_conv, gelu
+from geomano_hpc.models.parts.coarser import convolution_of_every_nth
 from geomano_hpc.models.parts.sampling import Pair
+from geomano_hpc.models.parts.taps import on_spacing
 
 
 class DepthwiseConv(nn.Conv2d):
@@ -27,7 +29,11 @@ class DepthwiseConv(nn.Conv2d):
         assert bias is not None
         if spacing == (1.0, 1.0):
             return depthwise_conv(z_BhwE, weight, bias, self.activation, wrap, self.backend)
-        # On a coarser grid the points between are filled in first, on a finer one those beyond a wall.
+        if all(one >= 1 and one == round(one) for one in spacing):
+            every = (round(spacing[0]), round(spacing[1]))
+            u_BhwE = convolution_of_every_nth(z_BhwE, weight, bias, every, wrap, self.backend)
+            return self._activated(u_BhwE)
+        # Else the points between are filled in first on a coarser grid, and those beyond a wall on a finer one.
         between = [max(1, math.ceil(one - 1e-9)) for one in spacing]
         now = (spacing[0] / between[0], spacing[1] / between[1])
         beyond = [0 if wrap[axis] else math.ceil(1 / now[axis] - 1e-9) - 1 for axis in (0, 1)]
@@ -38,22 +44,10 @@ class DepthwiseConv(nn.Conv2d):
         rows, columns = (slice(n, found.shape[axis + 1] - n, between[axis]) for axis, n in enumerate(beyond))
         return found[:, rows, columns]
 
-
-def on_spacing(weight_E1pq: torch.Tensor, spacing: Pair) -> torch.Tensor:
-    """The taps on points that are `spacing` apart, where they were 1 apart before: a tap between points is shared by
-    its neighbours, so taps lie farther apart on a finer grid and fall together on a coarser one. Their sum stays."""
-    down, along = (
-        _shares(size, one).to(weight_E1pq) for size, one in zip(weight_E1pq.shape[-2:], spacing, strict=True)
-    )
-    return torch.einsum("ip,jq,eopq->eoij", down, along, weight_E1pq)
-
-
-def _shares(size: int, spacing: float) -> torch.Tensor:
-    """[points, taps]: the share of each tap that falls on each point."""
-    reach = size // 2
-    at = torch.arange(-reach, reach + 1) / spacing
-    farthest = math.ceil(reach / spacing - 1e-9)
-    return (1 - (torch.arange(-farthest, farthest + 1)[:, None] - at).abs()).clamp(min=0)
+    def _activated(self, u_BhwE: torch.Tensor) -> torch.Tensor:
+        if self.activation == "none":
+            return u_BhwE
+        return nn.functional.silu(u_BhwE) if self.activation == "silu" else gelu(u_BhwE, self.backend)
 
 
 def filled_in(z_BhwE: torch.Tensor, axis: int, times: int, is_ring: bool) -> torch.Tensor:
