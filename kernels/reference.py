@@ -124,9 +124,7 @@ def first_counts_more(b: torch.Tensor, more: float, axis: int) -> torch.Tensor:
 
 def held(z: torch.Tensor) -> torch.Tensor:
     """phi(z) = (exp(z) - 1) / z: Bbar = dt B phi(dt A) is the exact zero-order hold of the appendix."""
-    near = (
-        z.abs() < torch.finfo(z.dtype).eps ** 0.5
-    )  # where the quotient's gradient loses its digits
+    near = z.abs() < torch.finfo(z.dtype).eps ** 0.5  # where the quotient's gradient loses its digits
     far = torch.where(near, 1.0, z)
     return torch.where(near, 1 + z / 2, torch.expm1(far) / far)
 

@@ -144,7 +144,7 @@ def test_cpu_gives_the_same_bits_for_any_number_of_threads(
     results = []
     for threads in (1, 2, 3, 2):
         torch.set_num_threads(threads)
-        asked = {"kind": kind, "spacing": spacing, "periodic": periodic, "exact_hold": exact_hold}
+        asked: dict[str, Any] = {"kind": kind, "spacing": spacing, "periodic": periodic, "exact_hold": exact_hold}
         results.append(scan_and_gradients(inputs, orders="paper", backend="cpu", **asked))
     for other in results[1:]:
         assert all(torch.equal(other[name], tensor) for name, tensor in results[0].items())
