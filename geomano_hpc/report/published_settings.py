@@ -95,6 +95,7 @@ _GEOMANO: dict[str, Any] = {
     "model.conv_size": 3,
     "model.mlp_conv": 0,
     "model.spectral_modes": 0,
+    "model.exact_hold": False,
     "model.transport": 0,
     "model.path": "normed",
     "model.dt_rank": "auto",

@@ -54,6 +54,7 @@ MODEL = {
     "model.conv_size=7": "conv size 7, not 3",
     "model.mlp_conv=5": "mlp conv 5, not 0",
     "model.spectral_modes=4": "spectral modes 4, not 0",
+    "model.exact_hold=true": "exact hold yes, not no",
     "model.transport=4": "transport 4, not 0",
     "model.path=linear": "path linear, not normed",
     "model.dt_rank=full": "dt rank full, not auto",
