@@ -67,7 +67,7 @@ struct Backward {
           T* start = &starts[(i * tiles_per_carry + index) * state];
           std::memcpy(start, start - state, state * sizeof(T));
           prepare<IO, T, false>(p, sums[i].parameters, source(p.x, 0, i), source(p.dt, k, i), tile, steps);
-          with_tame(steps.tame, [&](auto tame) {
+          with_tame(steps, [&](auto tame) {
             scan_tile_1d<T, Correction::none, form, tame>(sums[i].parameters, tile, steps, padded, start, NoOutput());
           });
         }
@@ -155,7 +155,7 @@ struct Backward {
           const Parameters<T>& parameters = sums[block].parameters;
           prefetch_edges<true>(tiles.edge(i, j + 1, block), 0, padded);  // of the next tile, while this one is at work
           prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tiles.tile, tiles.steps);
-          with_tame(tiles.steps.tame, [&](auto tame) {
+          with_tame(tiles.steps, [&](auto tame) {
             scan_tile_2d<T, Correction::none, form, tame>(parameters, tiles.tile, tiles.steps, tiles.columns_of(j), padded,
                                                                &g[block * tiles.side], &h[tiles.edge(0, j, block)], NoOutput());
           });
@@ -202,7 +202,7 @@ struct Backward {
         const Source<IO, T> dy = source(p.dy, 0, block);
         prepare<IO, T, false>(p, parameters, source(p.x, 0, block), source(p.dt, k, block), tile, steps);
         for (int64_t m = 0; m < tile.size; ++m) Lanes<T>::load(dy.line(tile.position[m], grad.dy[m])).store(grad.dy[m]);
-        with_tame(steps.tame, [&](auto tame) {
+        with_tame(steps, [&](auto tame) {
           adjoint_tile_2d<T, form, rows_wanted, tame>(parameters, tile, steps, columns, padded, grad.dy,
                                                            lambda + tiles.edge(0, j, block),
                                                            rows_wanted ? mu + block * tiles.side : nullptr);
@@ -231,7 +231,7 @@ struct Backward {
     rows.start(k, tile);
     for (int64_t i = 0; i < blocks; ++i) {
       start_tile(k, i, tile, steps, grad);
-      with_tame(steps.tame, [&](auto tame) {
+      with_tame(steps, [&](auto tame) {
         for (int64_t s0 = 0; s0 < N; s0 += kStates) {
           std::memset(grad.dA, 0, sizeof(grad.dA));
           std::memset(grad.dR, 0, sizeof(grad.dR));

@@ -89,7 +89,7 @@ struct Forward {
           std::memcpy(carry<T>(p, b, first_block + i, k, first / p.interval), h_block, p.dstate * kLanes * sizeof(T));
         start_tile<Output<IO, T>>(k, i, tile, steps);
         const Output<IO, T> out{y[i], k == 0};
-        with_tame(steps.tame, [&](auto tame) {
+        with_tame(steps, [&](auto tame) {
           scan_tile_1d<T, correction, form, tame>(parameters[i], tile, steps, N, h_block, out);
         });
       }
@@ -130,7 +130,7 @@ struct Forward {
           T *g_block = &g[i * kSide * state], *h_block = &h[(i * walk.columns + left) * state];
           start_tile<Out>(k, i, tile, steps);
           const Out out = output<Out>(k, i);
-          with_tame(steps.tame, [&](auto tame) {
+          with_tame(steps, [&](auto tame) {
             scan_tile_2d<T, correction, form, tame>(parameters[i], tile, steps, columns, N, g_block, h_block, out);
           });
           if constexpr (!Out::kWanted)
@@ -174,7 +174,7 @@ struct Forward {
       read_rows<IO>(p, b, k, band.tiles[t]);
     }
     const auto each_tile = [&](const auto& f) {
-      for (int64_t t = 0; t < count; ++t) with_tame(band.steps[t].tame, [&](auto tame) { f(t, tame); });
+      for (int64_t t = 0; t < count; ++t) with_tame(band.steps[t], [&](auto tame) { f(t, tame); });
     };
     Buffer<T> a(count * row_states), g(kStates * kLanes), row_steps(kSide * kLanes);
     for (int64_t i = 0; i < blocks; ++i) {

@@ -94,10 +94,13 @@ struct Steps {
   bool tame;  // no exponent of the tile leaves the range of exp2_tame
 };
 
-// f(std::bool_constant<tame>()).
-template <typename F>
-inline void with_tame(bool tame, const F& f) {
-  tame ? f(std::true_type()) : f(std::false_type());
+// f(std::bool_constant<tame>()). The exponential of doubles takes any exponent.
+template <typename T, int64_t kPositions, typename F>
+inline void with_tame(const Steps<T, kPositions>& steps, const F& f) {
+  if constexpr (std::is_same_v<T, double>)
+    f(std::true_type());
+  else
+    steps.tame ? f(std::true_type()) : f(std::false_type());
 }
 
 // dt = bias + weight dt_low, four positions at a time: they share the loads of the weight.
