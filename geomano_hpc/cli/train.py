@@ -65,8 +65,8 @@ def train(
     The exit code is 130 after Ctrl-C, else 75.
 
     Shipped recipes: steady, line, rollout (your own data: they need --set data.store=... only), darcy, navier_stokes
-    (the paper's), darcy_best, navier_stokes_best (ours), darcy_smoke, navier_stokes_smoke (a minute on a CPU).
-    --set model.name=transolver (or fno, uno) trains a baseline in the same recipe, and
+    (the paper's), darcy_best, darcy_fast, navier_stokes_best (ours), darcy_smoke, navier_stokes_smoke (a minute on a
+    CPU). --set model.name=transolver (or fno, uno) trains a baseline in the same recipe, and
     --set model.name=mypackage.nets:MyNet a model of your own.
 
     \b

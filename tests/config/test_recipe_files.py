@@ -144,3 +144,12 @@ def test_unknown_recipe_suggests_the_closest() -> None:
 def test_true_is_not_a_number() -> None:
     with pytest.raises(ConfigError, match=r"model\.depth: true and false go with switches only"):
         recipe_from_mapping({"name": "x", "data": {"store": "s"}, "model": {"depth": True}}, "mine.yaml")
+
+
+def test_darcy_fast_is_darcy_best_from_coarse_to_fine() -> None:
+    fast, best = (load_recipe(name).model_dump(mode="json") for name in ("darcy_fast", "darcy_best"))
+    stages = fast["training"].pop("resolutions")
+    assert best["training"].pop("resolutions") is None
+    assert (fast.pop("name"), best.pop("name")) == ("darcy_fast", "darcy_best")
+    assert fast == best
+    assert sum(epochs for _, epochs in stages) == best["training"]["epochs"]
