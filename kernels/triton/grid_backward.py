@@ -352,7 +352,7 @@ def grid_backward_kernel(
         for done in range(parts):
             part = parts - 1 - done
             again = tl.load(records + ZEROS).to(tl.int32)
-            if HOLD > 0:
+            if OWN or HOLD > 0:
                 part += again  # so that nothing of it is made before the loop, and spilled
             H_now, W_now, E_now, rank_now = H + again, W + again, E + again, rank + again
             home = records + again

@@ -257,10 +257,11 @@ def grid_backward(shape: Shape, needs_R: bool) -> GridBackward:
     widths = cdiv(E, lanes.channels)
     sweeps = shape.samples * widths
     integers = _wave_integers(shape, widths)
-    states, adjoint = (
-        _wave_constants(shape, lanes, SIDE=blocks.part, WIDE=width, ADJOINT=one, HOLD=hold, RINGS=shape.rings > 0)
-        for one, hold in ((False, shape.holds), (True, 0))
-    )
+    # As in the sweeps of a sequence: here the assembler aims at 168.
+    most = {"maxnreg": 192} if blocks.sweep_registers and shape.rings and (shape.counts_more or shape.holds) else {}
+    sides = {"SIDE": blocks.part, "WIDE": width, "RINGS": shape.rings > 0}
+    states = _wave_constants(shape, lanes, ADJOINT=False, HOLD=shape.holds, **sides, **most)
+    adjoint = _wave_constants(shape, lanes, ADJOINT=True, HOLD=0, **sides)
     row = lanes.groups * lanes.dstates * lanes.channels
     every = segment_tiles * blocks.part
     main = shape.constants(
